@@ -14,8 +14,17 @@ from pathlib import Path
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import to_yaml
-from gpt1_ds.slurm.submit import COMMAND_SCRIPT, call, jobs_before, next_place, require_sbatch, sbatch_options, scripts
+from gpt1_ds.config import Config, to_yaml
+from gpt1_ds.slurm.submit import (
+    COMMAND_SCRIPT,
+    TRAINING,
+    call,
+    jobs_before,
+    next_place,
+    require_sbatch,
+    sbatch_options,
+    scripts,
+)
 from gpt1_ds.sweep.trial import Sweep, Trial
 
 SCRIPT = "array.sbatch"
@@ -24,11 +33,15 @@ RUNS_ONE_BY_ONE = ("--dependency=", "--output=", "--job-name=")  # what a run's 
 
 @dataclass(frozen=True)
 class Array:
-    """Trials that may run at the same time: task N of the array runs line N of the manifest."""
+    """Trials that may run at the same time: task N of the array runs line N of the manifest, by the scripts in `place`.
+    `after` says of how many arrays before it the ends are waited for.
+    """
 
     trials: Sequence[Trial]
+    place: Path
     manifest: Path
     options: list[str]
+    after: int
 
 
 @dataclass(frozen=True)
@@ -42,24 +55,26 @@ class ArraySubmission:
     last: list[str]  # words of the program; none: nothing follows
     last_options: list[str]
 
-    def commands(self, jobs: Sequence[str]) -> Iterator[list[str]]:
-        """The sbatch command of each array, then of the last job; `jobs` grows by the number of each before the next is
-        asked for.
+    def commands(self, jobs: Sequence[str]) -> Iterator[tuple[Path, list[str]]]:
+        """(the place of its scripts, the sbatch command) of each array, then of the last job; the number of each must
+        be in `jobs` before the next is asked for.
         """
         first = [f"--dependency=afterok:{':'.join(self.after)}", "--kill-on-invalid-dep=yes"] if self.after else []
         for array in self.arrays:
-            after = [f"--dependency=afterany:{jobs[-1]}"] if jobs else first
-            yield ["sbatch", "--parsable", *array.options, *after, str(self.place / SCRIPT), str(array.manifest)]
+            after = [f"--dependency=afterany:{':'.join(jobs[: array.after])}"] if array.after else first
+            words = [*array.options, *after, str(array.place / SCRIPT), str(array.manifest)]
+            yield array.place, ["sbatch", "--parsable", *words]
         if self.last:
-            after = [f"--dependency=afterany:{jobs[-1]}"]
-            yield ["sbatch", "--parsable", *self.last_options, *after, str(self.place / COMMAND_SCRIPT), *self.last]
+            after = [f"--dependency=afterany:{':'.join(jobs)}"]
+            words = [*self.last_options, *after, str(self.place / COMMAND_SCRIPT), *self.last]
+            yield self.place, ["sbatch", "--parsable", *words]
 
     def lines(self) -> Iterator[str]:
         """What a person reads before it is submitted."""
         for path, text in self.files.items():
             yield f"# {path}\n{text.rstrip()}\n"
         jobs: list[str] = []
-        for command in self.commands(jobs):
+        for _, command in self.commands(jobs):
             yield shlex.join(command)
             jobs.append("JOB")
 
@@ -77,28 +92,60 @@ def prepare(sweep: Sweep, jobs: int | None, last: Sequence[str] = ()) -> ArraySu
             f"nproc={sweep.study.nproc}: slurm.nodes={config.slurm.nodes} has {ranks} ranks for each cell; change one "
             "of them"
         )
-    slurm = RunDir(sweep.folder).slurm.resolve()
-    place = next_place(slurm)
-    options = [word for word in sbatch_options(config, RunDir(sweep.folder)) if not word.startswith(RUNS_ONE_BY_ONE)]
-    options += [f"--job-name={sweep.study.name}", f"--output={slurm}/%A_%a.out"]
-    files = {place / name: text for name, text in scripts(SCRIPT, config, options).items()}
-    files |= {place / COMMAND_SCRIPT: scripts(COMMAND_SCRIPT, config, options)[COMMAND_SCRIPT]} if last else {}
-    alone = [word for word in options if not word.startswith(("--nodes=", "--signal=", "--output="))]
-    alone += ["--nodes=1", f"--output={slurm}/%j.out"]
+    place = next_place(RunDir(sweep.folder).slurm.resolve())
+    options = _options(sweep, config)
+    without = ["--nodes=", "--signal=", "--output="]
+    if last and last[0] not in TRAINING:  # which collects, or submits: no GPU works for it
+        without += ["--gpus-", "--gres=", "--cpus-per-gpu="]
+    alone = [word for word in options if not word.startswith(tuple(without))]
+    alone += ["--nodes=1", f"--output={place.parent}/%j.out"]
+    files = {place / name: text for name, text in scripts(COMMAND_SCRIPT, config, alone).items()} if last else {}
     submission = ArraySubmission(place, [], files, jobs_before(config.slurm), list(last), alone)
-    command = sweep.target.rpartition(":")[2]  # pretrain or finetune
-    groups = {"scratch": [x for x in sweep.left if x.trunk is None], "branches": [x for x in sweep.left if x.trunk]}
-    for name, trials in groups.items():
-        if trials:
-            most = f"%{jobs}" if jobs else ""
-            array = Array(trials, place / f"{name}.jsonl", [*options, f"--array=0-{len(trials) - 1}{most}"])
-            configs = {place / "cells" / f"{_name(sweep, trial)}.yaml": to_yaml(trial.config) for trial in trials}
-            submission.arrays.append(array)
-            submission.files[array.manifest] = "".join(
-                json.dumps([command, "-c", str(path)]) + "\n" for path in configs
-            )
-            submission.files.update(configs)
+    branches = [trial for trial in sweep.left if trial.trunk]
+    _add(submission, sweep, config, jobs, "scratch", [trial for trial in sweep.left if not trial.trunk])
+    _add(submission, sweep, config, jobs, "branches", branches)
     return submission
+
+
+def _add(
+    submission: ArraySubmission, sweep: Sweep, config: Config, jobs: int | None, name: str, trials: Sequence[Trial]
+) -> None:
+    """An array for each number of ranks that these trials need; all wait for the arrays that are there."""
+    command, most = sweep.target.rpartition(":")[2], f"%{jobs}" if jobs else ""  # pretrain or finetune
+    needed = {trial: sweep.ranks_needed(trial) for trial in trials}
+    before = len(submission.arrays)
+    for ranks in sorted(set(needed.values())):
+        those = [trial for trial in trials if needed[trial] == ranks]
+        fitted, place = config, submission.place
+        if ranks != sweep.study.nproc:
+            fitted, place = _on(config, ranks), submission.place / f"ranks-{ranks}"
+        options = _options(sweep, fitted)
+        manifest = place / f"{name}.jsonl"
+        options = [*options, f"--array=0-{len(those) - 1}{most}"]
+        submission.arrays.append(Array(those, place, manifest, options, before))
+        configs = {place / "cells" / f"{_name(sweep, one)}.yaml": to_yaml(_on(one.config, ranks)) for one in those}
+        submission.files.update({place / part: text for part, text in scripts(SCRIPT, fitted, options[:-1]).items()})
+        submission.files[manifest] = "".join(json.dumps([command, "-c", str(path)]) + "\n" for path in configs)
+        submission.files.update(configs)
+
+
+def _options(sweep: Sweep, config: Config) -> list[str]:
+    """What sbatch is told for an array of cells like this one."""
+    folder = RunDir(sweep.folder)
+    options = [word for word in sbatch_options(config, folder) if not word.startswith(RUNS_ONE_BY_ONE)]
+    return [*options, f"--job-name={sweep.study.name}", f"--output={folder.slurm.resolve()}/%A_%a.out"]
+
+
+def _on(config: Config, ranks: int) -> Config:
+    """The same, asking SLURM for so many ranks: whole nodes, or a part of one."""
+    slurm = config.slurm
+    if ranks == slurm.nodes * slurm.ranks:
+        return config
+    nodes = max(1, ranks // slurm.ranks)
+    kind, on_node = str(slurm.gpus_per_node).rpartition(":")[0], ranks // nodes
+    gpus: int | str = f"{kind}:{on_node}" if kind else on_node
+    asked = {"gpus_per_node": gpus} if slurm.gpus else {"ranks_per_node": on_node}
+    return replace(config, slurm=replace(slurm, nodes=nodes, **asked))
 
 
 def _name(sweep: Sweep, trial: Trial) -> str:
@@ -111,9 +158,7 @@ def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
     require_sbatch()
     name = sweep.study.name
     queued = call(["squeue", "--noheader", "--me", f"--name={name}", "--format=%F"], {}, LaunchError).split()
-    queued = [
-        job for job in queued if job != os.environ.get("SLURM_JOB_ID")
-    ]  # the last job of a stage submits the next
+    queued = [job for job in queued if job != os.environ.get("SLURM_JOB_ID")]  # it submits the next stage
     if queued:
         raise LaunchError(
             f"{sweep.folder}: job {queued[0]} of this study waits or runs, and would run its cells twice; wait for "
@@ -121,14 +166,14 @@ def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
         )
     first = submission.arrays[0]
     RunDir(sweep.folder).create(sweep.trials[0].config.run.share, job=True)
-    (submission.place / "cells").mkdir(parents=True)
     for path, text in submission.files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
-    test = ["sbatch", "--test-only", *first.options, str(submission.place / SCRIPT), str(first.manifest)]
+    test = ["sbatch", "--test-only", *first.options, str(first.place / SCRIPT), str(first.manifest)]
     call(test, {}, ConfigError)
     jobs: list[str] = []
-    for command in submission.commands(jobs):
-        answer = call(command, {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
+    for place, command in submission.commands(jobs):
+        answer = call(command, {"GPT1_DS_LAUNCH": str(place)}, LaunchError)
         jobs.append(answer.strip().partition(";")[0])
     write_json(sweep.folder / "study.json", sweep.describe())
     return jobs

@@ -12,11 +12,14 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount, count, duration
+from gpt1_ds.config import world_problems
 from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine, expected
+from gpt1_ds.plan.memory import peak
+from gpt1_ds.plan.planning import usable_bytes
 from gpt1_ds.scaling import tables
 from gpt1_ds.scaling.checks import DECADE
 from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE
@@ -49,7 +52,7 @@ def collect(sweep: ScalingSweep) -> Rows:
 
 def rows(trials: Sequence[ScalingTrial], ranks: int) -> Rows:
     """Rows with tables.COLUMNS, in the trials' order."""
-    found = [_row(trial, ranks) for trial in trials]
+    found = [_row(trial, _ranks(trial, ranks)) for trial in trials]
     mark_best_rates(found)
     return found
 
@@ -88,6 +91,12 @@ def _judged_by(entry: Entry, metric: str, entries: Sequence[Entry]) -> dict[str,
     best = max((value for value in controls.values() if value is not None), default=None)
     found = entry["metrics"]
     return {"control": found.get("control", best), "chance": found.get("chance", controls.get(MAJORITY))}
+
+
+def _ranks(trial: ScalingTrial, usual: int) -> int:
+    """How many ranks ran the trial last."""
+    started = [line for line in read_jsonl(trial.run_dir.events) if line["event"] == "started"]
+    return int(started[-1].get("ranks", usual)) if started else usual
 
 
 def _row(trial: ScalingTrial, ranks: int) -> dict[str, Any]:
@@ -191,10 +200,26 @@ class ScalingSweep(Sweep):
         records = {other.name: other.record for other in same}
         return {name: record for name, record in records.items() if record.outcome == DONE}
 
-    def seconds(self, trial: ScalingTrial) -> float:
-        """Returns how long the steps take that `trial` runs itself, by the planner."""
-        step = cost(trial.config, self.study.nproc, trial.vocab_size, self.machine).step
+    def seconds(self, trial: ScalingTrial, ranks: int) -> float:
+        """Returns how long so many ranks take for the steps that `trial` runs itself, by the planner."""
+        step = cost(trial.config, ranks, trial.vocab_size, self.machine).step
         return EVALUATION_LOAD * step * (trial.steps - trial.begin)
+
+    def ranks_needed(self, trial: ScalingTrial) -> int:
+        """Returns the study's `nproc`; with `fit_ranks` the smallest power of two below it of ranks that hold the trial
+        and end it within one job, by the planner.
+        """
+        most, config = self.study.nproc, trial.config
+        slurm = config.slurm
+        for ranks in (1 << power for power in range(most.bit_length()) if self.study.fit_ranks):
+            whole_nodes = ranks <= slurm.ranks or ranks % slurm.ranks == 0
+            if not whole_nodes or any(world_problems(config, ranks)):
+                continue
+            held = peak(config, ranks, trial.vocab_size, self.machine.device).peak
+            in_time = self.seconds(trial, ranks) <= slurm.seconds - slurm.warning
+            if in_time and held <= usable_bytes(None, self.machine, ranks):
+                return ranks
+        return most
 
     # What people read
 
@@ -203,15 +228,17 @@ class ScalingSweep(Sweep):
         wide = max(len(trial.name) for trial in self.trials)
         yield (
             f"{'cell':<{wide}}  {'arm':<10}{'N':>8}{'N all':>8}{'N blocks':>9}{'D':>8}{'U':>8}{'epochs':>7}{'C':>10}"
-            f"{'lr':>10}  {'begins':<8}{'hours':>8}"
+            f"{'lr':>10}  {'begins':<8}{'hours':>8}{'  ranks' if self.study.fit_ranks else ''}"
         )
         for trial in self.trials:
+            ranks = self.ranks_needed(trial)
             begins = f"{trial.begin / trial.steps:.0%} trunk" if trial.trunk else "scratch"
             yield (
                 f"{trial.name:<{wide}}  {trial.arm:<10}{count(trial.parameters):>8}{count(trial.sizes['all']):>8}"
                 f"{count(trial.sizes['transformer']):>9}{count(trial.tokens):>8}{count(trial.unique):>8}"
                 f"{trial.epochs:>7.2f}{trial.flops:>10.2e}{trial.config.optimizer.lr:>10.2e}  {begins:<9}"
-                f"{self.seconds(trial) * self.study.nproc / 3600:8.2f}{'  held out' * trial.held_out}"
+                f"{self.seconds(trial, ranks) * ranks / 3600:8.2f}{f'{ranks:>7}' if self.study.fit_ranks else ''}"
+                f"{'  held out' * trial.held_out}"
             )
         yield from self._totals()
 
@@ -222,9 +249,10 @@ class ScalingSweep(Sweep):
             f"{self.folder}: {amount(len(self.trials), 'cell')}, {held_out} held out, {own:.3g} FLOPs; N counts "
             f"{CONVENTIONS[self.study.convention]}; schedule {self.study.schedule}"
         )
-        seconds = sum(self.seconds(trial) for trial in self.trials)
+        needed = [(self.seconds(trial, ranks), ranks) for trial in self.trials for ranks in [self.ranks_needed(trial)]]
+        seconds, rank_seconds = sum(one for one, _ in needed), sum(one * ranks for one, ranks in needed)
         yield (
-            f"about {seconds * self.study.nproc / 3600:.3g} hours of ranks, {duration(seconds / self.study.jobs)} with "
+            f"about {rank_seconds / 3600:.3g} hours of ranks, {duration(seconds / self.study.jobs)} with "
             f"{self.study.jobs} at a time, on {self.machine.name} ({self.machine.source})"
         )
         for key in ("budget_flops", "budget_hours"):

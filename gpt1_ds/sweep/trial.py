@@ -94,6 +94,10 @@ class Sweep(ABC):
     def describe(self) -> dict[str, Any]:
         """What study.json says."""
 
+    def ranks_needed(self, trial: Any) -> int:
+        """Returns how many ranks the job of `trial` asks for."""
+        return self.study.nproc
+
     def check(self) -> None:
         """Raise UserError, before anything starts, for trials that ran with another configuration."""
         ConfigError.raise_all(problem for trial in self.trials for problem in trial.differences())

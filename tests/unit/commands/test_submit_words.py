@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.cli import main
+from gpt1_ds.common.files import shipped
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -58,6 +59,22 @@ def test_a_sweep_is_an_array_and_a_job_behind_it(
     assert {"--array=0-1%1", "--dependency=afterok:7"} <= set(array)
     assert "--dependency=afterany:JOB" in last
     assert last[-len(words) :] == words
+
+
+def test_each_cell_has_the_ranks_that_it_needs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of GPT-1's own ladder the models of one GPU's hours, and one that takes more of a day than one GPU has."""
+    monkeypatch.chdir(tmp_path)
+    shipped_study = (shipped("configs") / "scaling" / "gpt1.yaml").read_text()
+    (tmp_path / "fit.yaml").write_text(f"{shipped_study}fit_ranks: true\n")
+    words = ["fit.yaml", "model.vocab_size=40000", "slurm.gpus_per_node=h100:8"]
+    assert main(["slurm", "submit", "scaling", "run", *words, "--dry-run"]) == 0
+    told = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("sbatch")]
+    gpus = [[word for word in line if word.startswith("--gpus-per-node=")] for line in told]
+    assert gpus == [["--gpus-per-node=h100:1"], ["--gpus-per-node=h100:4"], ["--gpus-per-node=h100:1"], []]
+    waits = [[word.count(":JOB") for word in line if word.startswith("--dependency=")] for line in told]
+    assert waits == [[], [], [2], [3]], "branches for all trunks, what collects for all"
 
 
 @pytest.mark.parametrize(
