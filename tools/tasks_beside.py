@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -338,6 +339,22 @@ def write(out: Path, tasks: dict[str, TaskData], found: dict[tuple[str, str, int
         lines.append(f"| {name} | {metric} | {len(seeds)} | {shown} |")
     (out / "table.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines), flush=True)
+    draw(out / "beside.png", rows)
+
+
+def draw(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A panel for each task: a line of each seed from one loop's score to the other's."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    figure = Figure(figsize=(1 + 2.6 * len(tasks), 3), layout="constrained")
+    for axes, task in zip(np.atleast_1d(figure.subplots(1, len(tasks))), tasks, strict=True):
+        mine = [row for row in rows if row["task"] == task]
+        for seed in dict.fromkeys(row["seed"] for row in mine):
+            values = {row["loop"]: 100 * row["value"] for row in mine if row["seed"] == seed}
+            axes.plot(list(values), list(values.values()), marker="o", label=f"seed {seed}")
+        axes.set(title=task, ylabel=f"{mine[0]['metric']} x 100", xlim=(-0.4, 1.4))
+        axes.grid(alpha=0.3)
+    figure.axes[-1].legend(fontsize="small")
+    figure.savefig(file, dpi=110)
 
 
 if __name__ == "__main__":
