@@ -13,6 +13,7 @@ follow() { # VERDICT WORD...: `stop`, `continue`, or `again FAULTS SECONDS NODES
 hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same options, or this one again
   trap '' USR1 TERM # requeueing sends TERM to this script, which has nothing left to stop
   local later=${1:+now+$1} avoid=$2 other=()
+  mail_at_the_end NONE # of this job: it is not the run's
   avoid=$(printf '%s\n' "${options[@]}" | sed -n 's/^--exclude=\(.*\)/\1,/p' | tail -n 1)$avoid # the user's, too
   case $continuation in
     successor)
@@ -22,9 +23,14 @@ hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same o
     requeue)
       requeued=yes
       scontrol requeue "$task"
+      mail_at_the_end "$mails"
       [ -z "$later" ] || scontrol update "JobId=$task" "StartTime=$later" ${2:+"ExcNodeList=$avoid"} ||
         scontrol update "JobId=$task" "StartTime=$later" ;;
   esac
+}
+
+mail_at_the_end() { # TYPES
+  [ -z "$mails" ] || scontrol update "JobId=$task" "MailType=$1" || true
 }
 
 successor() { # a singleton: it waits for this job; what is of this job alone is not handed down

@@ -32,6 +32,7 @@ class SlurmConfig:
     exclusive: bool = False  # whole nodes
     constraint: str | None = None  # node features
     exclude: str | None = None  # hosts to avoid, as `slurm check` names them
+    mail: str | None = None  # address that SLURM tells when the run ends, not when a job hands over; null: nobody
     after: list[str] = field(default_factory=list)  # jobs, or run folders, that must end well before this one starts
     options: list[str] = field(default_factory=list)  # further sbatch options, like --reservation=NAME
     setup: list[str] = field(default_factory=list)  # shell lines that make `python -P -m gpt1_ds` work: modules, conda
@@ -95,7 +96,7 @@ class SlurmConfig:
             yield "slurm.continuation=requeue needs slurm.requeue=true; use slurm.continuation=successor"
         if not _TIME.fullmatch(self.time):
             yield f"slurm.time={self.time!r}: write [days-]hours:minutes:seconds, like 20:00:00 or 2-00:00:00"
-        for key in ("account", "partition", "qos", "memory", "constraint", "exclude", "container", "stage_to"):
+        for key in ("account", "partition", "qos", "memory", "constraint", "exclude", "container", "stage_to", "mail"):
             value = getattr(self, key)
             if value is not None and (not value.isprintable() or not value.strip()):
                 yield f"slurm.{key}={value!r}: one line of text, or null"

@@ -24,6 +24,9 @@ from gpt1_ds.slurm import status
 _JOB = re.compile(r"\d+(_\d+)?")
 
 
+MAILS = "END,FAIL"  # of the last job of a run
+
+
 def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
     """Options of sbatch, one word each: nothing here passes through a shell."""
     slurm = config.slurm
@@ -43,6 +46,8 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
         "mem": slurm.memory,
         "constraint": slurm.constraint,
         "exclude": slurm.exclude,
+        "mail-user": slurm.mail,
+        "mail-type": slurm.mail and MAILS,
     }
     words = [f"--{name}={value}" for name, value in values.items() if value is not None]
     if slurm.exclusive:
@@ -83,6 +88,7 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     yield f"continuation={slurm.continuation}"
     yield f"stage_to={shlex.quote(slurm.stage_to or '')}"
     yield f"ranks_per_node={slurm.ranks}"
+    yield f"mails={MAILS if slurm.mail else ''}"
     for name in ("max_tries", "pause", "poor_tries", "warning"):
         yield f"{name}={getattr(slurm, name)}"
     yield f"health_check={int(slurm.health_check)}"

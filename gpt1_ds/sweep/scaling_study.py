@@ -103,6 +103,7 @@ class ScalingStudy(StudySettings):
     learning_rate: Rate = field(default_factory=Rate)  # of a width: value x (width / reference)^exponent
     held_out: list[str] = field(default_factory=list)  # names of cells that no fit sees
     epochs_limit: float = 4.0  # most passes over the data, apart from arms of kind data
+    fit_ranks: bool = False  # each SLURM job has the fewest ranks, nproc at most, that hold and end its cell in time
     budget_flops: int | None = None  # refuse a study whose cells need more (model FLOPs); null: no limit
     budget_hours: float | None = None  # stop at this many hours of all ranks together; null: no limit
     stop: EarlyEnd = field(default_factory=EarlyEnd)  # of cells that are hopeless

@@ -24,9 +24,6 @@ class StudySettings:
     overrides: list[str] = field(default_factory=list)  # key=value overrides for every cell
     jobs: int = 1  # cells that run at a time; the cores are divided among them
     nproc: int = 1  # ranks of a cell
-    fit_ranks: bool = (
-        False  # of a scaling study's jobs: the fewest ranks, up to nproc, that hold and end a cell in time
-    )
     tries: int = 2  # of a cell that fails for a reason that may pass
     keep_checkpoints: bool = False  # false: a finished cell keeps its metrics, scores and logs only
 

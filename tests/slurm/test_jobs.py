@@ -33,11 +33,14 @@ def test_limit_saves_and_a_successor_continues(cluster: Cluster) -> None:
 
 
 def test_asked_to_hand_over(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
-    run_dir, job = cluster.submit("asked", *BARE, "tracking.wandb=offline")
+    run_dir, job = cluster.submit("asked", *BARE, "tracking.wandb=offline", "slurm.mail=me")
     cluster.wait_for_step(run_dir, 3)
     cluster.call("scancel", "--batch", "--signal=USR1", job)
     assert_done(cluster, run_dir, uninterrupted)
     assert outcomes(run_dir) == [75, 0]
+    first, last = sorted(run_dir.slurm.glob("outcome-*.json"))
+    mails = [cluster.state(path.stem.removeprefix("outcome-")).get("MailType") for path in (first, last)]
+    assert mails == [None, "END,FAIL"], "the run's end is told, the hand-over is not"
     assert not list(run_dir.path.glob("STOP*")), "requests are removed when honoured"
     answer = cluster.program("slurm", "status", str(run_dir.path))
     assert "the run says handover (75)" in answer.out
