@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpt1_ds.commands import finetune, key_sweep, pretrain, slurm_job
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, parse_words
-from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError
 from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import amount, shown
@@ -149,8 +149,9 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """An allocation for some minutes, and the checks in it."""
+    """What the site says, then an allocation for some minutes, and the checks in it."""
     from gpt1_ds.config import load
+    from gpt1_ds.slurm.site import examine
     from gpt1_ds.slurm.status import read_proof, words
     from gpt1_ds.slurm.submit import sbatch_options, scripts
 
@@ -158,6 +159,10 @@ def _check(options: argparse.Namespace) -> int:
     config = load(options.config, options.overrides)
     if shutil.which("salloc") is None:
         raise LaunchError("salloc is not here; check from a host of the cluster")
+    lines = list(examine(config.slurm))
+    print(*lines, sep="\n", flush=True)
+    if any(line.holds is False for line in lines):
+        return EXIT_USAGE
     ours = ("job-name", "output", "time", "signal", "dependency", "open-mode", "requeue", "export")  # of a batch job
     asked = sbatch_options(config, RunDir(Path(config.run.dir)))
     passed = [option for option in asked if option.lstrip("-").partition("=")[0] not in ours]

@@ -15,6 +15,7 @@ from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
+from gpt1_ds.slurm.site import array_limit
 from gpt1_ds.slurm.submit import (
     COMMAND_SCRIPT,
     TRAINING,
@@ -110,23 +111,28 @@ def prepare(sweep: Sweep, jobs: int | None, last: Sequence[str] = ()) -> ArraySu
 def _add(
     submission: ArraySubmission, sweep: Sweep, config: Config, jobs: int | None, name: str, trials: Sequence[Trial]
 ) -> None:
-    """An array for each number of ranks that these trials need; all wait for the arrays that are there."""
+    """An array for each number of ranks that these trials need, or several where the site's arrays are smaller; all
+    wait for the arrays that are there, and with a limit of `jobs` for one another.
+    """
     command, most = sweep.target.rpartition(":")[2], f"%{jobs}" if jobs else ""  # pretrain or finetune
     needed = {trial: sweep.ranks_needed(trial) for trial in trials}
-    before = len(submission.arrays)
+    before, largest = len(submission.arrays), array_limit()
     for ranks in sorted(set(needed.values())):
         those = [trial for trial in trials if needed[trial] == ranks]
         fitted, place = config, submission.place
         if ranks != sweep.study.nproc:
             fitted, place = _on(config, ranks), submission.place / f"ranks-{ranks}"
         options = _options(sweep, fitted)
-        manifest = place / f"{name}.jsonl"
-        options = [*options, f"--array=0-{len(those) - 1}{most}"]
-        submission.arrays.append(Array(those, place, manifest, options, before))
-        configs = {place / "cells" / f"{_name(sweep, one)}.yaml": to_yaml(_on(one.config, ranks)) for one in those}
-        submission.files.update({place / part: text for part, text in scripts(SCRIPT, fitted, options[:-1]).items()})
-        submission.files[manifest] = "".join(json.dumps([command, "-c", str(path)]) + "\n" for path in configs)
-        submission.files.update(configs)
+        submission.files.update({place / part: text for part, text in scripts(SCRIPT, fitted, options).items()})
+        for part, first in enumerate(range(0, len(those), largest)):
+            some = those[first : first + largest]
+            manifest = place / f"{name}{f'-{part}' if part else ''}.jsonl"
+            after = len(submission.arrays) if jobs else before
+            array = [*options, f"--array=0-{len(some) - 1}{most}"]
+            submission.arrays.append(Array(some, place, manifest, array, after))
+            configs = {place / "cells" / f"{_name(sweep, one)}.yaml": to_yaml(_on(one.config, ranks)) for one in some}
+            submission.files[manifest] = "".join(json.dumps([command, "-c", str(path)]) + "\n" for path in configs)
+            submission.files.update(configs)
 
 
 def _options(sweep: Sweep, config: Config) -> list[str]:

@@ -1,0 +1,168 @@
+"""What a job assumes of a site, beside what the site's SLURM says of itself. No job is asked for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.text import amount
+from gpt1_ds.config.slurm import SlurmConfig
+from gpt1_ds.slurm.submit import call
+
+_GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
+USUAL_ARRAY = 1001  # MaxArraySize unless a site says otherwise
+_COLUMNS = ("%R", "%a", "%l", "%G", "%D", "%c", "%m")  # of sinfo: a line for nodes of one kind
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of one kind in one partition."""
+
+    partition: str
+    up: bool
+    limit: int | None  # seconds of a job; None: none
+    gpus: dict[str, int]  # type (empty: it has no name) -> number of each node
+    number: int
+    cores: int
+    mebibytes: int
+
+    def fit(self, slurm: SlurmConfig) -> bool:
+        """Whether a node of the job can be one of these."""
+        kind = str(slurm.gpus_per_node).rpartition(":")[0]
+        gpus = self.gpus.get(kind, 0) if kind else max(self.gpus.values(), default=0)
+        tasks = slurm.ranks if slurm.launcher == "srun" else 1
+        cores = slurm.cpus_per_task * tasks if slurm.cpus_per_task else slurm.cpus_per_gpu * slurm.gpus or tasks
+        return gpus >= slurm.gpus and self.cores >= cores
+
+    def __str__(self) -> str:
+        gpus = ", ".join(f"{number} GPUs{f' {kind}' * bool(kind)}" for kind, number in self.gpus.items())
+        return f"{amount(self.number, 'node')} of {amount(self.cores, 'core')}{f' and {gpus}' if gpus else ''}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One assumption. `holds` is None for what a person should know."""
+
+    holds: bool | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{ {True: 'ok', False: 'NO', None: 'note'}[self.holds]:<5} {self.text}"
+
+
+def examine(slurm: SlurmConfig) -> Iterator[Line]:
+    """A line for each assumption. Raises LaunchError where SLURM does not answer."""
+    nodes = list(_nodes(call(["sinfo", "--noheader", f"--format={'|'.join(_COLUMNS)}"], {}, LaunchError)))
+    settings = _settings()
+    yield Line(None, f"SLURM {settings.get('SLURM_VERSION', 'of an unknown version')}")
+    yield from _partition(slurm, nodes)
+    yield from _life(slurm, settings)
+    yield from _container(slurm)
+
+
+def _nodes(text: str) -> Iterator[Nodes]:
+    for line in text.splitlines():
+        name, up, limit, gres, number, cores, memory = line.split("|")
+        gpus: dict[str, int] = {}
+        for kind, many in _GRES.findall(gres):
+            gpus[kind] = gpus.get(kind, 0) + int(many)
+        numbers = (int(re.sub(r"\D.*", "", one) or 0) for one in (number, cores, memory))  # 64+: at least
+        yield Nodes(name, up == "up", _seconds(limit), gpus, *numbers)
+
+
+def _seconds(limit: str) -> int | None:
+    """Of sinfo's days-hours:minutes:seconds."""
+    days, _, rest = limit.rpartition("-")
+    parts = [int(part) for part in rest.split(":")] if re.fullmatch(r"[\d:]+", rest) else []
+    if not parts:
+        return None  # infinite
+    hours, minutes, seconds = [*[0] * (3 - len(parts)), *parts]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _settings() -> dict[str, str]:
+    """What `scontrol show config` says. Raises LaunchError where SLURM does not answer."""
+    lines = (line.partition("=") for line in call(["scontrol", "show", "config"], {}, LaunchError).splitlines())
+    return {name.strip(): value.strip() for name, equals, value in lines if equals}
+
+
+def array_limit() -> int:
+    """Returns how many tasks an array may have; where SLURM does not say it, as many as it usually does."""
+    if shutil.which("scontrol") is None:
+        return USUAL_ARRAY
+    try:
+        return max(1, int(_settings().get("MaxArraySize", USUAL_ARRAY)))
+    except (LaunchError, ValueError):
+        return USUAL_ARRAY
+
+
+def _partition(slurm: SlurmConfig, nodes: Sequence[Nodes]) -> Iterator[Line]:
+    """What the nodes have that the job may run on."""
+    names = dict.fromkeys(one.partition for one in nodes)
+    found = [one for one in nodes if slurm.partition in (None, one.partition)]
+    if slurm.partition is not None:
+        yield Line(bool(found), f"slurm.partition={slurm.partition}: {'; '.join(map(str, found)) or _choose(names)}")
+    if not found:
+        return
+    if not any(one.up for one in found):
+        yield Line(False, f"slurm.partition={slurm.partition}: is down; choose another")
+    fitting = [one for one in found if one.fit(slurm)]
+    asked = f"slurm.gpus_per_node={slurm.gpus_per_node}"
+    kinds = sorted({kind for one in fitting for kind in one.gpus if kind})
+    if not fitting:
+        there = "; ".join(dict.fromkeys(map(str, found)))
+        yield Line(False, f"{asked} and its cores: no node has so many; there are {there}")
+    elif slurm.gpus and len(kinds) > 1 and ":" not in str(slurm.gpus_per_node):
+        yield Line(None, f"{asked}: may be any of {', '.join(kinds)}; name one, like {kinds[0]}:{slurm.gpus}")
+    elif slurm.gpus:
+        yield Line(True, f"{asked}: {'; '.join(map(str, fitting))}")
+    many = max((sum(one.number for one in fitting if one.partition == name) for name in names), default=0)
+    if fitting:
+        yield Line(many >= slurm.nodes, f"slurm.nodes={slurm.nodes}: {many} such nodes are in one partition")
+    limits = [one.limit for one in fitting or found]
+    longest = None if None in limits else max(one for one in limits if one is not None)
+    fits = longest is None or slurm.seconds <= longest
+    allowed = "any time" if longest is None else f"{longest} s at most"
+    yield Line(fits, f"slurm.time={slurm.time}: {slurm.seconds} s; the partition allows {allowed}")
+
+
+def _choose(names: Sequence[str] | dict[str, None]) -> str:
+    return f"is not there; choose {', '.join(names) or 'another'}"
+
+
+def _life(slurm: SlurmConfig, settings: dict[str, str]) -> Iterator[Line]:
+    """What happens to a job that waits, ends, or is ended."""
+    requeues = settings.get("JobRequeue", "1") == "1"
+    if slurm.requeue and not requeues:
+        yield Line(False, "slurm.requeue=true: this site requeues no job (JobRequeue=0); set slurm.requeue=false")
+    else:
+        yield Line(True, f"slurm.requeue={str(slurm.requeue).lower()}: JobRequeue={settings.get('JobRequeue', '1')}")
+    largest = settings.get("MaxArraySize", USUAL_ARRAY)
+    yield Line(None, f"MaxArraySize={largest}: a study of more cells has several arrays")
+    wait = settings.get("KillWait", "30 sec")
+    yield Line(None, f"KillWait={wait}: a job that is cancelled has this long to save")
+    preempts, mailer = settings.get("PreemptMode", "OFF"), settings.get("MailProg", "mail")
+    if preempts != "OFF":
+        yield Line(None, f"PreemptMode={preempts}: a job may have to make room for another one")
+    if settings.get("AccountingStorageType", "").endswith("none"):
+        age = settings.get("MinJobAge", "300 sec")
+        yield Line(None, f"no accounting: `slurm status` knows a job for {age} after its end, and its outcome always")
+    if slurm.mail and shutil.which(mailer) is None:
+        yield Line(None, f"slurm.mail={slurm.mail}: this host has no MailProg={mailer}; ask the site")
+
+
+def _container(slurm: SlurmConfig) -> Iterator[Line]:
+    """Whether the site starts containers as it is asked to."""
+    if slurm.container is None:
+        return
+    name = slurm.container_runtime
+    if name == "pyxis":
+        told = subprocess.run(["srun", "--help"], capture_output=True, text=True, check=False).stdout
+        there, way = "--container-image" in told, "srun has no --container-image; choose another runtime"
+    else:
+        there, way = shutil.which(name) is not None, f"{name} is not on this host; choose another runtime"
+    yield Line(there, f"slurm.container_runtime={name}: {'it is here' if there else way}")
