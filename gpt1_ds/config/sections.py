@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.config.model import ModelConfig
@@ -307,6 +307,7 @@ class TrackingConfig:
     project: str = "gpt1-ds"  # W&B and trackio project
     group: str | None = None  # W&B and trackio group, a study's name for example; null: none
     tags: list[str] = field(default_factory=list)  # W&B tags
+    facts: dict[str, Any] = field(default_factory=dict)  # shown beside the configuration in W&B: a study's arm, N and D
     artifacts: Literal["reference", "off"] = "reference"  # tell W&B where the best and last checkpoint lie; no upload
 
     def problems(self) -> Iterator[str]:

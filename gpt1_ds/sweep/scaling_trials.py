@@ -189,6 +189,8 @@ class _Maker:
         there = min(unique or needed, self.data_tokens or needed)
         name = f"l{model.layers}w{model.width}-{count(tokens)}"
         name += (f"-u{count(unique)}" if unique else "") + (f"-lr{rate:g}" if rate != 1 else "") + f"-seed{seed}"
+        number = counts(model, self.vocab_size)[study.convention]
+        facts = {"study": study.name, "arm": arm.name, "N": number, "D": needed, "U": min(there, needed)}
         config = replace(
             base,
             run=replace(base.run, name=f"{study.name}/{name}", seed=seed),
@@ -206,7 +208,7 @@ class _Maker:
             ),
             checkpoint=replace(base.checkpoint, every=max(1, math.ceil(steps / EVALUATIONS)), keep=1),
             guard=replace(base.guard, rise=study.stop.rise),
-            tracking=replace(base.tracking, group=study.name),
+            tracking=replace(base.tracking, group=study.name, facts={**base.tracking.facts, **facts}),
         )
         config = with_fitted_micro_batch(config, study.nproc)
         found = [*problems(config), *world_problems(config, study.nproc)]

@@ -53,6 +53,7 @@ def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
     before = [event.get("job") or "" for event in read_jsonl(run_dir.events) if event.get("event") == "started"]
     return {
         **asdict(config),
+        **config.tracking.facts,
         "parameters": sizes["all"],
         "parameters_matrices_head": sizes["matrices_head"],
         "parameters_transformer": sizes["transformer"],

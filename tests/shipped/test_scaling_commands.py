@@ -106,7 +106,8 @@ def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> 
         (segment,) = read_segments(folder / row["cell"])
         shown = segment.config
         assert (segment.group, segment.job_type) == ("small", "pretrain")
-        assert shown["parameters_matrices_head"] == int(row["n"])
+        assert shown["parameters_matrices_head"] == shown["N"] == int(row["n"])
+        assert (shown["study"], shown["arm"], shown["D"]) == ("small", row["arm"], int(row["d"]))
         assert (shown["training_tokens"], shown["training_flops"]) == (int(row["d"]), int(row["flops"]))
     assert len({read_segments(folder / row["cell"])[0].id for row in rows(folder)}) == 7
     segments = read_segments(folder)

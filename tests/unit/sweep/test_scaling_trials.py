@@ -35,6 +35,9 @@ def test_ladder_has_gpt1s_shape_and_counts(tmp_path: Path) -> None:
     assert trial.flops == trial.tokens * (6 * trial.parameters + 12 * 4 * 32 * 64)
     assert trial.config.run.name == "small/l4w64-128K-seed1"
     assert trial.config.tracking.group == "small"
+    shown = trial.config.tracking.facts
+    assert (shown["study"], shown["arm"]) == ("small", trial.arm)
+    assert (shown["N"], shown["D"], shown["U"]) == (trial.parameters, trial.tokens, trial.unique)
 
 
 def test_convention_names_n(tmp_path: Path) -> None:
