@@ -41,6 +41,7 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
 def _fit(options: argparse.Namespace) -> int:
     """Fit, write fit.json and predictions.csv, and tell the parameters, the errors and every warning."""
     from gpt1_ds.scaling.fitting import fit_file, write_fit
+    from gpt1_ds.sweep.scaling_sweep import publish_fit
     from gpt1_ds.sweep.scaling_trials import study_folder
 
     if (options.study is None) == (options.from_csv is None):
@@ -55,6 +56,8 @@ def _fit(options: argparse.Namespace) -> int:
     out = Path(options.out) if options.out else file.parent
     record, rows = fit_file(file, options.form, options.loss, options.draws, _given(options.at), options.seed)
     write_fit(out, record, rows)
+    if options.study is not None:
+        publish_fit(file.parent, record, rows)
     print("\n".join(describe_fit(record)))
     print(f"{out / 'fit.json'}, {out / 'predictions.csv'}")
     return 0

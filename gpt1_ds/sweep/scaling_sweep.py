@@ -3,18 +3,21 @@ results: from the run folders to results.csv and downstream.csv, one row per tri
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount, count, duration
-from gpt1_ds.config import world_problems
+from gpt1_ds.config import load_recorded, world_problems
+from gpt1_ds.config.sections import TrackingConfig
 from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine, expected
@@ -46,7 +49,8 @@ def collect(sweep: ScalingSweep) -> Rows:
     scores = downstream(sweep.trials)
     if scores:
         tables.write_table(sweep.folder / "downstream.csv", tables.DOWNSTREAM, scores)
-    _publish(sweep, found)
+    told = dict(Counter(row["outcome"] for row in found))
+    _publish(sweep.folder, sweep.trials[0].config.tracking, sweep.describe(), {"cells": found}, told)
     return found
 
 
@@ -131,9 +135,28 @@ def mark_best_rates(found: Sequence[dict[str, Any]]) -> None:
         row["best_rate"] = int(best is None or row["learning_rate"] == best)
 
 
-def _publish(sweep: ScalingSweep, found: Rows) -> None:
-    """The table of trials as a W&B run of the study's group, where the study is tracked."""
-    tracking = sweep.trials[0].config.tracking
+def publish_fit(folder: Path, record: Mapping[str, Any], predictions: Sequence[Mapping[str, Any]]) -> None:
+    """The parameters of a study's fit with their intervals, its errors, and what it predicts, in the W&B run of the
+    study whose cells are in `folder`; nothing where they are not tracked.
+    """
+    cell, file = next(folder.glob("*/config.yaml"), None), folder / "study.json"
+    if cell is None or not file.exists():
+        return
+    told: dict[str, Any] = {"fit/error_percent": record["fit_error_percent"], "fit/points": record["points"]}
+    for name, interval in record["intervals"].items():
+        told[f"fit/{name}"] = record[name]
+        if interval is not None:
+            told[f"fit/{name}_low"], told[f"fit/{name}_high"] = interval
+    for row in record["held_out"]:
+        told[f"held_out/{row['cell']}_error_percent"] = row["error_percent"]
+    described = json.loads(file.read_text())
+    _publish(folder, load_recorded(cell).tracking, described, {"predictions": [dict(row) for row in predictions]}, told)
+
+
+def _publish(
+    folder: Path, tracking: TrackingConfig, described: dict[str, Any], shown: Mapping[str, Rows], told: dict[str, Any]
+) -> None:
+    """Tables and a summary as a W&B run of the study's group, where the study is tracked."""
     if tracking.wandb == "off":
         return
     from gpt1_ds.tracking.sinks import SegmentStart, WandbLogger
@@ -141,20 +164,21 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
 
     start = SegmentStart(
         mode=tracking.wandb,
-        id=run_id(RunDir(sweep.folder)),
-        name=sweep.study.name,
-        folder=str(sweep.folder.resolve()),
+        id=run_id(RunDir(folder)),
+        name=folder.name,
+        folder=str(folder.resolve()),
         entity=tracking.entity,
         project=tracking.project,
-        group=sweep.study.name,
+        group=folder.name,
         tags=tracking.tags,
         job_type="study",
-        config=sweep.describe(),
+        config=described,
         pid=os.getpid(),
     )
     logger = WandbLogger(start)
-    logger.table("cells", found)
-    logger.finish(dict(Counter(row["outcome"] for row in found)))
+    for name, found in shown.items():
+        logger.table(name, found)
+    logger.finish(told)
 
 
 FEWEST_SIZES = FEWEST_BUDGETS = 3  # of a joint fit over N and D

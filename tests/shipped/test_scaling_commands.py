@@ -122,6 +122,11 @@ def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.Captu
     file, folder = finished
     assert main(["scaling", "fit", file, "--draws", "50"]) == 0
     assert "held out l3w48-4K-seed1" in capsys.readouterr().out
+    (told,) = (one.summary for one in read_segments(folder) if "fit/alpha" in one.summary)
+    record = json.loads((folder / "fit.json").read_text())
+    assert told["fit/alpha"] == record["alpha"]
+    assert [told["fit/alpha_low"], told["fit/alpha_high"]] == record["intervals"]["alpha"]
+    assert "held_out/l3w48-4K-seed1_error_percent" in told
     assert main(["scaling", "predict", file, "--params", "1M", "--tokens", "1M"]) == 0
     assert "loss at N = 1M, D = 1M" in capsys.readouterr().out
     assert main(["scaling", "report", file]) == 0
