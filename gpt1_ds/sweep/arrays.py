@@ -16,6 +16,7 @@ from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.slurm.site import array_limit
+from gpt1_ds.slurm.status import note_submission
 from gpt1_ds.slurm.submit import (
     COMMAND_SCRIPT,
     TRAINING,
@@ -180,6 +181,9 @@ def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
     jobs: list[str] = []
     for place, command in submission.commands(jobs):
         answer = call(command, {"GPT1_DS_LAUNCH": str(place)}, LaunchError)
-        jobs.append(answer.strip().partition(";")[0])
+        job = answer.strip().partition(";")[0]
+        words = [SCRIPT, str(submission.arrays[len(jobs)].manifest)] if len(jobs) < len(submission.arrays) else None
+        note_submission(RunDir(sweep.folder), job, submission.after, words or submission.last)
+        jobs.append(job)
     write_json(sweep.folder / "study.json", sweep.describe())
     return jobs

@@ -86,6 +86,8 @@ def test_a_study_trains_its_models_then_its_cells_then_writes_its_page(cluster: 
     }
     (cluster.place / "table.yaml").write_text(json.dumps(study))
     submitted(cluster, "finetune", "study", "table.yaml", "slurm.time=0:20:00")
+    told = cluster.program("slurm", "status", "runs/table/pretrained").out
+    assert "slurm submit finetune study table.yaml slurm.time=0:20:00 --stage 2: PENDING" in told
     page = cluster.place / "runs" / "table" / "study.html"
     cluster.wait(lambda: page.exists() or not cluster.call("squeue", "--noheader"))
     cluster.wait(lambda: not cluster.call("squeue", "--noheader"))
