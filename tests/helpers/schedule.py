@@ -33,7 +33,7 @@ LONG = {  # file::function -> why
     "tests/shipped/test_study.py::test_models_are_trained_first": "two models are trained, and cells of both",
     "tests/shipped/test_whole_way.py::test_a_stranger_walks_it_in_an_empty_folder": "eleven programs, eight load torch",
     "tests/slurm/test_chain.py::test_a_chain_that_is_submitted_at_once": "five jobs, one after the other",
-    "tests/slurm/test_chain.py::test_a_study_trains_its_models_then_its_cells_then_writes_its_page": "four jobs in a row",
+    "tests/slurm/test_chain.py::test_a_study_trains_its_models_then_its_cells_then_writes_its_page": "four jobs",
     "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
     "tests/slurm/test_failures.py::test_killed_rank_ends_the_job_and_the_next_continues": TWICE,
     "tests/slurm/test_failures.py::test_lost_node": TWICE,
