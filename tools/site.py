@@ -32,6 +32,7 @@ OTHERS = {
     "A grid of architectures": "tools/results/grid/README.md",
     "BERT's ablations, small": "tools/results/bert_ablation/README.md",
     "RoBERTa's inputs, small": "tools/results/roberta_inputs/README.md",
+    "Tags beside transformers": "tools/results/tasks_beside/README.md",
     "Changes": "CHANGELOG.md",
     "Contributing": "CONTRIBUTING.md",
     "Security": "SECURITY.md",

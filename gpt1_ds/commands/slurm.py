@@ -42,14 +42,19 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", type=int, default=1, help=argparse.SUPPRESS)  # 2: the models of a study were trained
 
 
-def _submit(options: argparse.Namespace) -> int:
-    from gpt1_ds.slurm import submit
-
+def passed_on(options: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
+    """(the options of `slurm submit` itself, the words of the job's command)"""
     parser = Parser("gpt1-ds slurm submit", add_help=False, allow_abbrev=False)
     _own_options(parser)
     own, words = parser.parse_known_args(options.parser.given)
     words.remove(options.what)
-    words.insert(0, options.what)
+    return own, [options.what, *words]
+
+
+def _submit(options: argparse.Namespace) -> int:
+    from gpt1_ds.slurm import submit
+
+    own, words = passed_on(options)
     sweep, last = _sweep_of(options.program, words, own)
     if sweep is not None:
         return _submit_cells(sweep, last, own)
@@ -151,7 +156,7 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     """What the site says, then an allocation for some minutes, and the checks in it."""
     from gpt1_ds.config import load
-    from gpt1_ds.slurm.site import examine
+    from gpt1_ds.slurm.site import assumptions
     from gpt1_ds.slurm.status import read_proof, words
     from gpt1_ds.slurm.submit import sbatch_options, scripts
 
@@ -159,7 +164,7 @@ def _check(options: argparse.Namespace) -> int:
     config = load(options.config, options.overrides)
     if shutil.which("salloc") is None:
         raise LaunchError("salloc is not here; check from a host of the cluster")
-    lines = list(examine(config.slurm))
+    lines = list(assumptions(config.slurm))
     print(*lines, sep="\n", flush=True)
     if any(line.holds is False for line in lines):
         return EXIT_USAGE

@@ -44,7 +44,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Line:
+class Finding:
     """One assumption. `holds` is None for what a person should know."""
 
     holds: bool | None
@@ -54,11 +54,11 @@ class Line:
         return f"{ {True: 'ok', False: 'NO', None: 'note'}[self.holds]:<5} {self.text}"
 
 
-def examine(slurm: SlurmConfig) -> Iterator[Line]:
+def assumptions(slurm: SlurmConfig) -> Iterator[Finding]:
     """A line for each assumption. Raises LaunchError where SLURM does not answer."""
     nodes = list(_nodes(call(["sinfo", "--noheader", f"--format={'|'.join(_COLUMNS)}"], {}, LaunchError)))
     settings = _settings()
-    yield Line(None, f"SLURM {settings.get('SLURM_VERSION', 'of an unknown version')}")
+    yield Finding(None, f"SLURM {settings.get('SLURM_VERSION', 'of an unknown version')}")
     yield from _partition(slurm, nodes)
     yield from _life(slurm, settings)
     yield from _container(slurm)
@@ -75,7 +75,7 @@ def _nodes(text: str) -> Iterator[Nodes]:
 
 
 def _seconds(limit: str) -> int | None:
-    """Of sinfo's days-hours:minutes:seconds."""
+    """Returns the seconds of days-hours:minutes:seconds, as sinfo writes them; None for no limit."""
     days, _, rest = limit.rpartition("-")
     parts = [int(part) for part in rest.split(":")] if re.fullmatch(r"[\d:]+", rest) else []
     if not parts:
@@ -100,62 +100,64 @@ def array_limit() -> int:
         return USUAL_ARRAY
 
 
-def _partition(slurm: SlurmConfig, nodes: Sequence[Nodes]) -> Iterator[Line]:
+def _partition(slurm: SlurmConfig, nodes: Sequence[Nodes]) -> Iterator[Finding]:
     """What the nodes have that the job may run on."""
     names = dict.fromkeys(one.partition for one in nodes)
     found = [one for one in nodes if slurm.partition in (None, one.partition)]
     if slurm.partition is not None:
-        yield Line(bool(found), f"slurm.partition={slurm.partition}: {'; '.join(map(str, found)) or _choose(names)}")
+        yield Finding(bool(found), f"slurm.partition={slurm.partition}: {'; '.join(map(str, found)) or _choose(names)}")
     if not found:
         return
     if not any(one.up for one in found):
-        yield Line(False, f"slurm.partition={slurm.partition}: is down; choose another")
+        yield Finding(False, f"slurm.partition={slurm.partition}: is down; choose another")
     fitting = [one for one in found if one.fit(slurm)]
     asked = f"slurm.gpus_per_node={slurm.gpus_per_node}"
     kinds = sorted({kind for one in fitting for kind in one.gpus if kind})
     if not fitting:
         there = "; ".join(dict.fromkeys(map(str, found)))
-        yield Line(False, f"{asked} and its cores: no node has so many; there are {there}")
+        yield Finding(False, f"{asked} and its cores: no node has so many; there are {there}")
     elif slurm.gpus and len(kinds) > 1 and ":" not in str(slurm.gpus_per_node):
-        yield Line(None, f"{asked}: may be any of {', '.join(kinds)}; name one, like {kinds[0]}:{slurm.gpus}")
+        yield Finding(None, f"{asked}: may be any of {', '.join(kinds)}; name one, like {kinds[0]}:{slurm.gpus}")
     elif slurm.gpus:
-        yield Line(True, f"{asked}: {'; '.join(map(str, fitting))}")
+        yield Finding(True, f"{asked}: {'; '.join(map(str, fitting))}")
     many = max((sum(one.number for one in fitting if one.partition == name) for name in names), default=0)
     if fitting:
-        yield Line(many >= slurm.nodes, f"slurm.nodes={slurm.nodes}: {many} such nodes are in one partition")
+        yield Finding(many >= slurm.nodes, f"slurm.nodes={slurm.nodes}: {many} such nodes are in one partition")
     limits = [one.limit for one in fitting or found]
     longest = None if None in limits else max(one for one in limits if one is not None)
     fits = longest is None or slurm.seconds <= longest
     allowed = "any time" if longest is None else f"{longest} s at most"
-    yield Line(fits, f"slurm.time={slurm.time}: {slurm.seconds} s; the partition allows {allowed}")
+    yield Finding(fits, f"slurm.time={slurm.time}: {slurm.seconds} s; the partition allows {allowed}")
 
 
 def _choose(names: Sequence[str] | dict[str, None]) -> str:
     return f"is not there; choose {', '.join(names) or 'another'}"
 
 
-def _life(slurm: SlurmConfig, settings: dict[str, str]) -> Iterator[Line]:
+def _life(slurm: SlurmConfig, settings: dict[str, str]) -> Iterator[Finding]:
     """What happens to a job that waits, ends, or is ended."""
     requeues = settings.get("JobRequeue", "1") == "1"
     if slurm.requeue and not requeues:
-        yield Line(False, "slurm.requeue=true: this site requeues no job (JobRequeue=0); set slurm.requeue=false")
+        yield Finding(False, "slurm.requeue=true: this site requeues no job (JobRequeue=0); set slurm.requeue=false")
     else:
-        yield Line(True, f"slurm.requeue={str(slurm.requeue).lower()}: JobRequeue={settings.get('JobRequeue', '1')}")
+        yield Finding(True, f"slurm.requeue={str(slurm.requeue).lower()}: JobRequeue={settings.get('JobRequeue', '1')}")
     largest = settings.get("MaxArraySize", USUAL_ARRAY)
-    yield Line(None, f"MaxArraySize={largest}: a study of more cells has several arrays")
+    yield Finding(None, f"MaxArraySize={largest}: a study of more cells has several arrays")
     wait = settings.get("KillWait", "30 sec")
-    yield Line(None, f"KillWait={wait}: a job that is cancelled has this long to save")
+    yield Finding(None, f"KillWait={wait}: a job that is cancelled has this long to save")
     preempts, mailer = settings.get("PreemptMode", "OFF"), settings.get("MailProg", "mail")
     if preempts != "OFF":
-        yield Line(None, f"PreemptMode={preempts}: a job may have to make room for another one")
+        yield Finding(None, f"PreemptMode={preempts}: a job may have to make room for another one")
     if settings.get("AccountingStorageType", "").endswith("none"):
         age = settings.get("MinJobAge", "300 sec")
-        yield Line(None, f"no accounting: `slurm status` knows a job for {age} after its end, and its outcome always")
+        yield Finding(
+            None, f"no accounting: `slurm status` knows a job for {age} after its end, and its outcome always"
+        )
     if slurm.mail and shutil.which(mailer) is None:
-        yield Line(None, f"slurm.mail={slurm.mail}: this host has no MailProg={mailer}; ask the site")
+        yield Finding(None, f"slurm.mail={slurm.mail}: this host has no MailProg={mailer}; ask the site")
 
 
-def _container(slurm: SlurmConfig) -> Iterator[Line]:
+def _container(slurm: SlurmConfig) -> Iterator[Finding]:
     """Whether the site starts containers as it is asked to."""
     if slurm.container is None:
         return
@@ -165,4 +167,4 @@ def _container(slurm: SlurmConfig) -> Iterator[Line]:
         there, way = "--container-image" in told, "srun has no --container-image; choose another runtime"
     else:
         there, way = shutil.which(name) is not None, f"{name} is not on this host; choose another runtime"
-    yield Line(there, f"slurm.container_runtime={name}: {'it is here' if there else way}")
+    yield Finding(there, f"slurm.container_runtime={name}: {'it is here' if there else way}")

@@ -106,7 +106,7 @@ def test_every_python_is_started_with_safe_path() -> None:
         if (found := MODULE.search(line)) and not found[1]
     }
     elsewhere = (
-        "gpt1_ds/commands/slurm.py:",  # its -P stands before both of its lines, and is tested above
+        "gpt1_ds/commands/slurm_job.py:",  # its -P stands before both of its lines, and is tested above
         "gpt1_ds/cli.py:",  # what a person typed, to be shown
     )
     assert [place for place in started if not place.startswith(elsewhere)] == []

@@ -17,7 +17,10 @@ PAGES = [
         ROOT / "configs" / "FAITHFUL.md",
         *(
             ROOT / f"tools/results/{name}/README.md"
-            for name in ("bert_ablation", "books_10m", "books_ladder", "claims", "grid", "recipe", "roberta_inputs")
+            for name in (
+                *("bert_ablation", "books_10m", "books_ladder", "claims", "grid", "recipe", "roberta_inputs"),
+                "tasks_beside",
+            )
         ),
     ),
 ]

@@ -10,9 +10,12 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from gpt1_ds.cli import parse
+from gpt1_ds.commands.parser import parse_words
+from gpt1_ds.commands.slurm import passed_on
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.config.load import find_file
 from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
+from gpt1_ds.slurm.submit import TRAINING
 from tests.helpers.documents import GUIDES, PAGES, ROOT, Line, blocks, lines
 from tools import site
 
@@ -33,6 +36,10 @@ def test_commands_are_understood(line: Line) -> None:
         return
     options = parse(line.arguments)
     assert hasattr(options, "command")
+    if options.passes_on:
+        _, words = passed_on(options)
+        keys = () if words[0] in TRAINING else ("slurm.", "run.")  # of the job
+        options = parse_words(options.program, [word for word in words if not word.startswith(keys)])
     overrides = getattr(options, "overrides", [])
     assert all("=" in word for word in overrides)
     if getattr(options, "study", None) is not None:
@@ -44,7 +51,7 @@ def test_commands_are_understood(line: Line) -> None:
         named = getattr(options, "nproc", None) or getattr(options, "world", None)
         world = line.world or (None if getattr(options, "search", False) else named)
         if "cluster/example" in shipped[:-1]:  # and something to train on it
-            world = config.slurm.nodes * config.slurm.gpus_per_node
+            world = config.slurm.nodes * config.slurm.gpus
         if world is not None:
             assert not list(world_problems(with_fitted_micro_batch(config, world), world))
 

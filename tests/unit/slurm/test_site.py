@@ -8,7 +8,7 @@ import pytest
 
 from gpt1_ds.cli import main
 from gpt1_ds.config import load
-from gpt1_ds.slurm.site import array_limit, examine
+from gpt1_ds.slurm.site import array_limit, assumptions
 
 SINFO = """main|up|1-00:00:00|(null)|4|32|128000
 gpu|up|2-12:00:00|gpu:a100:8(S:0-1),nvme:1|6|64|512000+
@@ -39,7 +39,7 @@ def says(folder: Path, name: str, text: str) -> None:
 
 
 def lines(*words: str) -> list[str]:
-    return [str(line) for line in examine(load([], [f"slurm.{word}" for word in words]).slurm)]
+    return [str(line) for line in assumptions(load([], [f"slurm.{word}" for word in words]).slurm)]
 
 
 @pytest.mark.parametrize(
