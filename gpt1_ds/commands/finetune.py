@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml
     from gpt1_ds.launcher import accelerator, launch
-    from gpt1_ds.report.profile_page import update_profile
     from gpt1_ds.tracking.wandb import as_trial
     from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import check_task, finetune_config, shown_finetune_config
@@ -47,6 +46,8 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     accelerator.prepare(config, options.nproc)
     code = launch.start("gpt1_ds.training.finetuning:finetune", (config,), options.nproc)
+    from gpt1_ds.report.profile_page import update_profile  # which loads what draws
+
     update_profile(config)
     return code
 

@@ -19,7 +19,6 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.data.sources import found_data
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
-    from gpt1_ds.report.profile_page import update_profile
     from gpt1_ds.tracking.wandb import as_trial
     from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import pretrain_config
@@ -43,6 +42,8 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     accelerator.prepare(config, options.nproc)
     code = launch.start("gpt1_ds.training.pretraining:pretrain", (start.resolved,), options.nproc)
+    from gpt1_ds.report.profile_page import update_profile  # which loads what draws
+
     update_profile(start.config)
     return code
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
@@ -27,16 +28,14 @@ from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from gpt1_ds.tasks.batches import batches_per_epoch
-from gpt1_ds.tasks.encoding import Encoded, fitted, length_limit
-from gpt1_ds.tasks.mixture import epoch_examples
-from gpt1_ds.tasks.reading import TaskData
-from gpt1_ds.tasks.sequences import encode_examples
-from gpt1_ds.tasks.text import text_limits
 from gpt1_ds.tracking.sinks import library_problems
 from gpt1_ds.training import resume, schedule
 from gpt1_ds.training.claim import Claim, begins_anew, decide, run_folder
 from gpt1_ds.training.configuration import check_task, finetuning_steps, resolved, task_tokenizer
+
+if TYPE_CHECKING:
+    from gpt1_ds.tasks.encoding import Encoded
+    from gpt1_ds.tasks.reading import TaskData
 
 
 class Start:
@@ -92,6 +91,10 @@ class Start:
     @cached_property
     def encoded(self) -> dict[str, Encoded]:
         """The task's splits as the model reads them."""
+        from gpt1_ds.tasks.encoding import fitted, length_limit
+        from gpt1_ds.tasks.sequences import encode_examples
+        from gpt1_ds.tasks.text import text_limits
+
         config = self.config
         assert config.task is not None, "fine-tuning has a task"
         task, limit = fitted(self.task.task, config.task, config.model), length_limit(config.task, config.model.context)
@@ -116,6 +119,9 @@ class Start:
         if task is not None and task.form == "frozen":
             return 0  # a linear model is fitted at once
         if task is not None:
+            from gpt1_ds.tasks.batches import batches_per_epoch
+            from gpt1_ds.tasks.mixture import epoch_examples
+
             groups: Sequence[str] = [example.group for example in self.task.splits["train"]]
             if self.task.task.reads_tokens:
                 groups = self.encoded["train"].groups

@@ -1,5 +1,6 @@
 """The configuration of a training run and its task, checked before any rank starts, and with the vocabulary of its
-tokenizer, as the run saves it. Never imports torch."""
+tokenizer, as the run saves it. Never imports torch, and what tasks are only where there is one: all commands that train
+start here."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.common import log
@@ -20,15 +22,12 @@ from gpt1_ds.data.sources import EMBEDDED_VOCAB_SIZE, lacks_embedded_corpus, wit
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import read_metadata
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.batches import batches_per_epoch
-from gpt1_ds.tasks.encoding import fitted, length_limit
-from gpt1_ds.tasks.mixture import epoch_examples
-from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tasks.registry import SPECS, find_spec
-from gpt1_ds.tasks.text import text_limits
 from gpt1_ds.training.claim import begins_anew, run_folder
 from gpt1_ds.training.resume import model_of
+
+if TYPE_CHECKING:
+    from gpt1_ds.tasks.base import Task
+    from gpt1_ds.tasks.reading import TaskData
 
 
 def task_tokenizer(config: Config) -> Path:
@@ -174,11 +173,15 @@ def _with_form(config: Config, form: str | None) -> Config:
 
 def _kind_of(task: TaskConfig) -> type[Task]:
     """The kind of task; of sentence vectors that of the rows they are trained on."""
+    from gpt1_ds.tasks.registry import find_spec
+
     return find_spec(task).task
 
 
 def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
     """What a model can answer with: a head reads one token, text needs a model that writes."""
+    from gpt1_ds.tasks.registry import SPECS, find_spec
+
     if task.form != "text" and (model.kind == "encoder_decoder" or model.mask == "prefix"):
         key = "kind" if model.kind == "encoder_decoder" else "mask"
         way_out = "start from one of those" if task.makes_vectors else "use task.form=text"
@@ -207,6 +210,12 @@ def _without_language_model(config: Config, coefficient: str | None) -> Config:
 
 def check_task(config: Config) -> TaskData:
     """The task's examples. Raises DataError or ConfigError, once for all ranks."""
+    from gpt1_ds.tasks.batches import batches_per_epoch
+    from gpt1_ds.tasks.encoding import fitted, length_limit
+    from gpt1_ds.tasks.mixture import epoch_examples
+    from gpt1_ds.tasks.reading import read_task
+    from gpt1_ds.tasks.text import text_limits
+
     assert config.task is not None, "finetune_config checks it"
     limit = length_limit(config.task, config.model.context)
     data = read_task(config.task)
