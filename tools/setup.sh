@@ -66,7 +66,7 @@ step() { # what is done now, how much it is, and how long what is before it took
 }
 step "setting up .venv, once: $disk on disk, some minutes"
 "$python" -m venv .venv
-grow() { # while a step takes long, lines say that it goes on; what sleeps holds nothing open that others wait for
+grow() { # while a step takes long, lines say that it still runs; what sleeps holds nothing open that others wait for
   while sleep "${GPT1_DS_SETUP_EVERY:-20}" >/dev/null 2>&1; do
     step "  .venv holds $(du -sm .venv | cut -f1) MB of $disk"
   done

@@ -17,6 +17,7 @@ import argparse
 import json
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -128,20 +129,22 @@ def scored(data: TaskData) -> str:
     return "test" if data.task.writes_text else "dev"
 
 
-class Rows:
+class Rows(ABC):
     """How transformers reads the examples of a task: `kind` is its class of models, `collate` makes a batch."""
 
     kind: str
     collate: Any
 
+    @abstractmethod
     def inputs(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        raise NotImplementedError
+        """Returns the rows to train on or to predict."""
 
+    @abstractmethod
     def answers(self, examples: Sequence[Example], trainer: Any) -> list[Any]:
-        raise NotImplementedError
+        """Returns the trained model's answer to each example."""
 
     def predicted(self, examples: Sequence[Example], trainer: Any) -> Any:
-        """Logits of every row, in order: what was asked of batches of training would hold for these, too."""
+        """Returns the logits of every row, in order. Trainer would drop and sort these rows as it does in training."""
         trainer.args.dataloader_drop_last = False
         trainer.args.train_sampling_strategy = "random"
         return trainer.predict(self.inputs(examples)).predictions

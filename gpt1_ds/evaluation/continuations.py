@@ -105,8 +105,8 @@ class Continuations:
         context, tokenizer, sampling = self.loaded.config.model.context, self.loaded.tokenizer, Sampling(**settings)
         ids = tokenizer.encode(prompt).tolist()
         if self.frame.sentinel is None:
-            first, room = self.frame.first, context - (sampling.tokens or TOKENS)
-            return continued(self.loaded, [*first, *ids[-(room - len(first)) :]], sampling, stops)
+            first, longest = self.frame.first, context - (sampling.tokens or TOKENS)
+            return continued(self.loaded, [*first, *ids[-(longest - len(first)) :]], sampling, stops)
         excess = len(encode_sentinels(tokenizer, prompt + SENTINEL)) + 1 - context
         if excess > 0:
             prompt = tokenizer.decode(ids[excess:])

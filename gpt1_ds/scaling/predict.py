@@ -32,7 +32,7 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """What is asked: parameters, tokens, unique tokens, FLOPs, a loss in nats per token; None where not given."""
+    """Holds what is asked: parameters, tokens, unique tokens, FLOPs, a loss in nats per token; None is not given."""
 
     n: float | None = None
     d: float | None = None

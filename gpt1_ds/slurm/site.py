@@ -147,7 +147,7 @@ def _life(slurm: SlurmConfig, settings: dict[str, str]) -> Iterator[Finding]:
     yield Finding(None, f"KillWait={wait}: a job that is cancelled has this long to save")
     preempts, mailer = settings.get("PreemptMode", "OFF"), settings.get("MailProg", "mail")
     if preempts != "OFF":
-        yield Finding(None, f"PreemptMode={preempts}: a job may have to make room for another one")
+        yield Finding(None, f"PreemptMode={preempts}: a job may be preempted by another one")
     if settings.get("AccountingStorageType", "").endswith("none"):
         age = settings.get("MinJobAge", "300 sec")
         yield Finding(

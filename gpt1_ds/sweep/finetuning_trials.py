@@ -303,7 +303,7 @@ def write_controls(sweep: FinetuningSweep) -> None:
         identity = _identity_of_controls(data)
         if known.get(name, {}).get("examples") == identity:
             continue
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             answers = list(data.task.controls(data.splits))
         except ValueError as error:
@@ -312,7 +312,7 @@ def write_controls(sweep: FinetuningSweep) -> None:
         scores = [asdict(score) for score in control_scores(data.task, answers)]
         known[name] = {"examples": identity, "labels": data.task.labels, "scores": scores, "answers": _splits(answers)}
         write_json(file, known)
-        say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - begun)}")
+        say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - start)}")
 
 
 def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:

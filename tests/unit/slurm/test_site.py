@@ -71,7 +71,7 @@ def lines(*words: str) -> list[str]:
         ),
         (["partition=old", "time=30:00"], "ok    slurm.time=30:00: 1800 s; the partition allows 1800 s at most"),
         ([], "note  MaxArraySize=3: a study of more cells has several arrays"),
-        ([], "note  PreemptMode=REQUEUE: a job may have to make room for another one"),
+        ([], "note  PreemptMode=REQUEUE: a job may be preempted by another one"),
         (
             ["container=a.sif", "container_runtime=podman"],
             "NO    slurm.container_runtime=podman: podman is not on this host",
