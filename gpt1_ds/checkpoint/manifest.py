@@ -69,7 +69,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _problems(body: dict[str, Any]) -> Iterator[str]:
-    """Yields what is not as `write` was given it, so that a reader of a manifest may rely on the kinds of its values."""
+    """Yields what is not as `write` was given it, so that readers may rely on the kinds of its values."""
     for key, kind in _KINDS.items():
         if type(body.get(key)) is not kind:
             yield f"{key} must be there, a {kind.__name__}"

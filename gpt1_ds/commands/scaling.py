@@ -241,17 +241,10 @@ def _submit(options: argparse.Namespace) -> int:
 
     sweep = read_sweep(options.study, options.overrides, prepare=not options.dry_run)
     jobs = jobs_at_a_time(sweep.study, options.jobs)
-    submission = arrays.prepare(sweep, jobs)
-    if not submission.arrays:
-        print(f"{sweep.folder}: all cells are done")
-        return 0
-    if options.dry_run:
-        print(*submission.lines(), sep="\n")
-        return 0
-    sweep.check()
-    for number, array in zip(arrays.submit(sweep, submission), submission.arrays, strict=True):
-        print(f"job {number}: {amount(len(array.trials), 'cell')}, {jobs} at a time: {array.manifest}")
-    print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={sweep.study.name}")
+    numbers, lines = arrays.start(sweep, jobs, (), options.dry_run)
+    print(*lines, sep="\n")
+    if numbers:
+        print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={sweep.study.name}")
     return 0
 
 

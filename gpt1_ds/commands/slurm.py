@@ -17,7 +17,7 @@ from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, par
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError
 from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.text import amount, shown
+from gpt1_ds.common.text import shown
 from gpt1_ds.diagnostics.report import conclude
 from gpt1_ds.slurm import status as job_status
 
@@ -117,23 +117,8 @@ def _submit_cells(sweep: Sweep, last: Sequence[str], own: argparse.Namespace) ->
     """Submit the cells that are not done and the job that collects them, or show what would be. The exit code."""
     from gpt1_ds.sweep import arrays
 
-    jobs = sweep.trials[0].config.slurm.jobs
-    submission = arrays.prepare(sweep, jobs, last)
-    if not submission.arrays:
-        print(f"{sweep.folder}: all cells are done")
-        return 0
-    if own.dry_run:
-        print(*submission.lines(), sep="\n")
-        return 0
-    sweep.check()
-    *numbers, collecting = arrays.submit(sweep, submission)
-    if own.parsable:
-        print(collecting)
-        return 0
-    for number, array in zip(numbers, submission.arrays, strict=True):
-        many = f", {jobs} at a time" if jobs else ""
-        print(f"job {number}: {amount(len(array.trials), 'cell')}{many}: {array.manifest}")
-    print(f"job {collecting}, then: gpt1-ds {shlex.join(last)}")
+    numbers, lines = arrays.start(sweep, sweep.trials[0].config.slurm.jobs, last, own.dry_run)
+    print(*(numbers[-1:] if own.parsable and numbers else lines), sep="\n")
     return 0
 
 

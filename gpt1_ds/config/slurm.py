@@ -32,9 +32,7 @@ class SlurmConfig:
     exclusive: bool = False  # whole nodes
     constraint: str | None = None  # node features
     exclude: str | None = None  # hosts to avoid, as `slurm check` names them
-    mail: str | None = (
-        None  # SLURM writes to this address when the run ends, not when one of its jobs does; null: nobody
-    )
+    mail: str | None = None  # address that SLURM writes to when the run ends, not each of its jobs; null: nobody
     after: list[str] = field(default_factory=list)  # jobs, or run folders, that must end well before this one starts
     options: list[str] = field(default_factory=list)  # further sbatch options, like --reservation=NAME
     setup: list[str] = field(default_factory=list)  # shell lines that make `python -P -m gpt1_ds` work: modules, conda

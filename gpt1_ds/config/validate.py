@@ -6,10 +6,9 @@ a job reads secrets from a file of its user (`. ~/my-secrets.sh`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from gpt1_ds.config import task
@@ -17,6 +16,7 @@ from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.sections import PAIRS, Config
 from gpt1_ds.config.task import TaskConfig
+from gpt1_ds.config.values import inside
 
 SHAPE = ("kind", "decoder_layers", "shared", "width", "heads", "head_width", "context", "ffn", "units")
 CHOICES = (
@@ -329,16 +329,9 @@ def is_secret_name(name: str) -> bool:
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """(key, text) of all texts inside; those of slurm.environment as a shell assigns them."""
-    inner: Mapping[Any, Any] = {}
-    if dataclasses.is_dataclass(value):
-        inner = vars(value)
-    elif isinstance(value, Mapping):
-        inner = value
-    elif isinstance(value, (list, tuple)):
-        inner = dict(enumerate(value, 1))
-    elif isinstance(value, (str, int, float)):
+    if isinstance(value, (str, int, float)):
         yield key, f"{key.rpartition('.')[2]}='{value}'" if key.startswith("slurm.environment.") else str(value)
-    for name, one in inner.items():
+    for name, one in inside(value, first=1).items():
         yield from _texts(one, f"{key}.{name}" if key else str(name))
 
 

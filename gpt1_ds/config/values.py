@@ -97,6 +97,15 @@ def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[
     yield prefix, _typed(kind, NUMBERS.get(prefix, {}).get(values, values) if isinstance(values, str) else values)
 
 
+def inside(value: Any, first: int = 0) -> Mapping[Any, Any]:
+    """Returns what a dataclass or a mapping holds, and a list by numbers from `first` on; nothing for other values."""
+    if dataclasses.is_dataclass(value):
+        return vars(value)
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value, first))
+    return value if isinstance(value, Mapping) else {}
+
+
 def plain(kind: Any, value: Any) -> Any:
     """Dataclasses as mappings and tuples as lists, whole numbers in the place of others as these: what OmegaConf makes
     of a value of type `kind`.

@@ -6,7 +6,6 @@ control flow, even making the process groups would hang.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -22,6 +21,7 @@ import gpt1_ds
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import this_node
 from gpt1_ds.config import Config
+from gpt1_ds.config.values import inside
 
 PACKAGES = ("torch", "deepspeed", "megatron-core", "numpy")
 MAY_DIFFER = {  # key -> why hosts may have values of their own
@@ -55,13 +55,7 @@ def facts(config: Config, device: str, arguments: Mapping[str, object]) -> dict[
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """(dotted key, text) of every value inside dataclasses, mappings and lists; an empty one counts as a value."""
-    inner: Mapping[Any, Any] = {}
-    if dataclasses.is_dataclass(value):
-        inner = vars(value)
-    elif isinstance(value, Mapping):
-        inner = value
-    elif isinstance(value, (list, tuple)):
-        inner = dict(enumerate(value))
+    inner = inside(value)
     if not inner:
         yield key, str(value)
     for name, one in inner.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.slurm.site import array_limit
 from gpt1_ds.slurm.status import note_submission
@@ -158,6 +159,24 @@ def _on(config: Config, ranks: int) -> Config:
 def _name(sweep: Sweep, trial: Trial) -> str:
     """The trial's place in the folder of its sweep, as the name of a file."""
     return trial.run_dir.path.relative_to(sweep.folder).as_posix().replace("/", "--")
+
+
+def start(sweep: Sweep, jobs: int | None, last: Sequence[str], dry_run: bool) -> tuple[list[str], list[str]]:
+    """(the numbers of the jobs, lines for a person) of the cells that are not done, submitted as `prepare` says. With
+    `dry_run`, and where all cells are done, no job is submitted.
+    """
+    submission = prepare(sweep, jobs, last)
+    if not submission.arrays:
+        return [], [f"{sweep.folder}: all cells are done"]
+    if dry_run:
+        return [], list(submission.lines())
+    sweep.check()
+    numbers, most = submit(sweep, submission), f", {jobs} at a time" if jobs else ""
+    told = [
+        f"job {number}: {amount(len(array.trials), 'cell')}{most}: {array.manifest}"
+        for number, array in zip(numbers, submission.arrays, strict=False)  # the last job is no array
+    ]
+    return numbers, [*told, *([f"job {numbers[-1]}, then: gpt1-ds {shlex.join(last)}"] if last else [])]
 
 
 def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
