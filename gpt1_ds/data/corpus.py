@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.remote import without_secrets
 from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data import hub_datasets, remote, tables
-from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit, without_secrets
+from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit
 
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
 SHORTEST = 60  # characters; shorter docstrings say little more than their name

@@ -1,18 +1,18 @@
-"""Files on this machine or elsewhere, by fsspec: `s3://`, `https://`, `memory://` and what else is installed."""
+"""Files of text on this machine or elsewhere, and whether they are still those that were found."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from gpt1_ds.common import deadline
-from gpt1_ds.common.errors import DataError, WorldError, one_line
-from gpt1_ds.data.segments import SourceFile, without_secrets
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.remote import asked, file_system, reached, without_secrets
+from gpt1_ds.data.segments import SourceFile
 
-T = TypeVar("T")
 _VERSIONS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created")  # names for one
 _CHANGED = "changed while it was being read; run again"
 
@@ -21,11 +21,11 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
     """(address, path within the folder, bytes, `SourceFile.changed`) of each file below a folder by its path, or of
     one file, whose path is its name; None where there is nothing. Raises DataError where fsspec cannot go there.
     """
-    with _reached(address):
-        system, place = _system(address)
-        if not _asked(lambda: system.exists(place)):
+    with reached(address):
+        system, place = file_system(address)
+        if not asked(lambda: system.exists(place)):
             return None
-        if _asked(lambda: system.isfile(place)):
+        if asked(lambda: system.isfile(place)):
             found = [place]
             root = _without_query(place).rpartition("/")[0]
         else:
@@ -62,12 +62,12 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
             _check(file, status.st_size, status.st_mtime_ns)
             yield stream
         return
-    with _reached(file.path):
-        system, place = _system(file.path)
+    with reached(file.path):
+        system, place = file_system(file.path)
         system.invalidate_cache()
-        info = _asked(lambda: system.info(place))
+        info = asked(lambda: system.info(place))
         _check(file, -1 if info["size"] is None else int(info["size"]), _changed(info))
-        with _asked(lambda: system.open(place, "rb")) as stream:
+        with asked(lambda: system.open(place, "rb")) as stream:
             yield deadline.limited(stream, deadline.ANSWER_SECONDS)
 
 
@@ -82,41 +82,8 @@ def _changed(info: dict[str, Any]) -> int:
     return int(hashlib.sha256(said.encode()).hexdigest()[:15], 16) if said else 0
 
 
-def _system(address: str) -> tuple[Any, str]:
-    try:
-        import fsspec
-    except ImportError:
-        raise DataError(f"{without_secrets(address)}: needs fsspec; pip install 'gpt1-ds[data]'") from None
-    system, place = _asked(lambda: fsspec.core.url_to_fs(address))
-    return system, place
-
-
-def _asked(question: Callable[[], T]) -> T:
-    return deadline.within(deadline.ANSWER_SECONDS, question)
-
-
 def limit_hub_clients() -> None:
     """Give each answer of the Hugging Face hub a limit, for libraries that ask it many times: its client has none."""
     from huggingface_hub.utils import get_session
 
     get_session().timeout = deadline.SILENCE_SECONDS
-
-
-@contextmanager
-def _reached(address: str) -> Iterator[None]:
-    """Errors of any file system in one line."""
-    shown = without_secrets(address)
-    try:
-        yield
-    except ImportError as error:
-        raise DataError(f"{shown}: {one_line(without_secrets(str(error)))}") from None
-    except FileNotFoundError:
-        raise DataError(f"{shown}: no such file; look at the address") from None
-    except PermissionError:
-        raise DataError(f"{shown}: no right to read it; look at your credentials") from None
-    except ValueError as error:  # an unknown protocol
-        raise DataError(f"{shown}: {one_line(without_secrets(str(error)))}") from None
-    except OSError as error:
-        raise WorldError(
-            f"{shown}: cannot be read ({one_line(without_secrets(str(error)))}); run again when the network is well"
-        ) from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from gpt1_ds.common.remote import without_secrets
+
 TEXT_KEY = "text"  # of a JSON line, or the column of a table, that holds a document
-_SECRET = re.compile(r"(?<=://)[^/]*@|\?.*")  # who asks, and what signs a remote address
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,3 @@ class Unit:
     def __str__(self) -> str:
         others = len(self.segments) - 1
         return str(self.segments[0].file) + (f" and {others} more" if others else "")
-
-
-def without_secrets(address: str) -> str:
-    return _SECRET.sub("", address) if "://" in address else address

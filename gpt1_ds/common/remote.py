@@ -1,0 +1,76 @@
+"""Places that fsspec knows: `s3://`, `gs://`, `https://`, `file://` and what else is installed. Every question has a
+time limit, and whatever a library raises is one line that shows nothing secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from gpt1_ds.common import deadline
+from gpt1_ds.common.errors import DataError, UserError, WorldError, one_line
+
+T = TypeVar("T")
+_SECRET = re.compile(r"(?<=://)[^/]*@|\?.*")  # who asks, and what signs a remote address
+_OURS = ("builtins", "gpt1_ds")  # where an exception that is a bug of ours is defined
+
+
+def without_secrets(address: str) -> str:
+    return _SECRET.sub("", address) if "://" in address else address
+
+
+def file_system(address: str, **options: Any) -> tuple[Any, str]:
+    """(fsspec's file system, the place in it) of an address. Call it inside `reached`."""
+    try:
+        import fsspec
+    except ImportError:
+        raise DataError(f"{without_secrets(address)}: needs fsspec; pip install 'gpt1-ds[data]'") from None
+    system, place = asked(lambda: fsspec.core.url_to_fs(address, **options))
+    return system, place
+
+
+def check_address(address: str, key: str, error: type[UserError]) -> None:
+    """Raise `error`, which names the `key`, for an address that no library installed here knows. It asks no server."""
+    shown, protocol = f"{key}={without_secrets(address)}", address.partition("://")[0]
+    try:
+        import fsspec
+
+        fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as problem:
+        missing = {"s3": "pip install 'gpt1-ds[store]'", "gs": "pip install gcsfs", "az": "pip install adlfs"}
+        way_out = missing.get(protocol, "look at the address")
+        raise error(f"{shown}: {one_line(str(problem)).rstrip('.')}; {way_out}") from None
+
+
+def asked(question: Callable[[], T], seconds: float = deadline.ANSWER_SECONDS) -> T:
+    """Returns the answer. Raises TimeoutError where it takes longer, and whatever the question raises."""
+    return deadline.within(seconds, question)
+
+
+@contextmanager
+def reached(address: str, error: type[UserError] = DataError, verb: str = "read") -> Iterator[None]:
+    """Errors of any file system in one line: an `error` where the person has to mend something, WorldError where the
+    same may succeed later. `verb` is what is done there.
+    """
+    shown = without_secrets(address)
+    try:
+        yield
+    except UserError:
+        raise
+    except (ImportError, ValueError) as problem:  # its library is not installed; an unknown protocol
+        raise error(f"{shown}: {one_line(without_secrets(str(problem)))}") from None
+    except FileNotFoundError:
+        raise error(f"{shown}: no such file; look at the address") from None
+    except PermissionError:
+        raise error(f"{shown}: no right to {verb} it; look at your credentials") from None
+    except Exception as problem:
+        # clients have classes of their own that are no OSError: botocore's of a server that is away, for one
+        if not isinstance(problem, OSError) and type(problem).__module__.partition(".")[0] in _OURS:
+            raise
+        why = one_line(without_secrets(str(problem)))
+        if "Credential" in type(problem).__name__:
+            raise error(f"{shown}: {why}; set those of your store, like AWS_ACCESS_KEY_ID, or its profile") from None
+        participle = {"read": "read", "write": "written"}[verb]
+        raise WorldError(f"{shown}: cannot be {participle} ({why}); run again when the network is well") from None
