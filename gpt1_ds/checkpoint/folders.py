@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
@@ -69,16 +70,20 @@ def find_checkpoint(path: Path, newest: bool = False) -> Path:
     return next((folder for folder in folders if folder.name == best), folders[-1])
 
 
-def prune(run_dir: RunDir, settings: CheckpointConfig) -> None:
-    """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` and `best` name.
-    What the disk keeps is said.
+def is_multiple(folder: Path, settings: CheckpointConfig) -> bool:
+    """Whether `keep_every` keeps a checkpoint."""
+    return settings.keep_every > 0 and (step_of(folder) or 0) % settings.keep_every == 0
+
+
+def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path] = ()) -> None:
+    """Delete what is older than the newest `keep`, except multiples of `keep_every`, what `latest` and `best` name, and
+    for now what is `spared`. What the disk keeps is said.
     """
     try:
         pointers = [path for path in (run_dir.latest, run_dir.best) if path.exists()]
         named = {path.read_text(errors="replace").strip() for path in pointers}
         for folder in steps_in(run_dir.checkpoints)[: -settings.keep]:
-            step = step_of(folder) or 0
-            if folder.name not in named and not (settings.keep_every and step % settings.keep_every == 0):
+            if folder.name not in named and not is_multiple(folder, settings) and folder not in spared:
                 doomed = folder.with_name(f".{folder.name}.old")  # renamed first: never half a checkpoint in place
                 os.rename(folder, doomed)
                 shutil.rmtree(doomed, ignore_errors=True)

@@ -62,7 +62,7 @@ class CheckpointManager:
         self._hosts = self.groups.gather(socket.gethostname())
         self._under_way: _Save | None = None
         self.failure: UserError | None = None  # why the last save failed
-        self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=_yield_to_training)
+        self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=yield_to_training)
 
     def start(self, contents: Contents, background: bool = True) -> None:
         """Begin to save the engine's state; `finish` publishes it. No other save may be under way.
@@ -143,7 +143,7 @@ def _make_room(temporary: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary.parent))
 
 
-def _yield_to_training() -> None:
+def yield_to_training() -> None:
     """Lower the priority of the calling thread: on Linux it has its own."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -254,6 +254,32 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
+def _mirror_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder of a run")
+    parser.add_argument("--to", required=True, metavar="ADDRESS", help="its checkpoint.mirror, like s3://BUCKET/FOLDER")
+
+
+def _mirror(options: argparse.Namespace) -> int:
+    from gpt1_ds.training import mirror
+
+    print(f"{options.run}: all of it is in {mirror.copy_run(Path(options.run), options.to)}")
+    return 0
+
+
+def _fetch_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("address", metavar="ADDRESS", help="of a run in a store: checkpoint.mirror/NAME")
+    parser.add_argument("--out", required=True, metavar="RUN", help="a new folder for the run")
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from gpt1_ds.interop import imported
+    from gpt1_ds.training import mirror
+
+    out = imported.free_place(Path(options.out))
+    print(f"{options.out}: {mirror.fetch_run(options.address, out)} of {options.address}, verified")
+    return 0
+
+
 COMMAND = Group(
     "checkpoint",
     "look at checkpoints, take them elsewhere and bring others in",
@@ -263,6 +289,8 @@ COMMAND = Group(
         Command(
             "average", "make one checkpoint of a run's last ones: the mean of their weights", _average, _average_options
         ),
+        Command("mirror", "copy what a store lacks of a run", _mirror, _mirror_options),
+        Command("fetch", "bring a run's newest checkpoint and records back from a store", _fetch, _fetch_options),
         Command("export", "write a folder that transformers loads, and upload it", _export, _export_options),
         Command("import", "make a checkpoint of weights from elsewhere", _import, _import_options),
     ),

@@ -278,6 +278,7 @@ class CheckpointConfig:
     background: Literal["auto", "on", "off"] = "auto"  # write a copy while training continues; auto: if memory allows
     resume: str = "auto"  # auto: from the newest good one; never: begin anew, what is there is moved aside; or a PATH
     init_from: str | None = None  # begin with the weights of this checkpoint, a fresh optimizer and step 0
+    mirror: str | None = None  # also copy the run there in the background: s3://BUCKET/FOLDER, or what fsspec knows
     positions: NewPositions = "refuse"  # of a model.context above the checkpoint's: drawn, or the learned ones repeated
 
     @property
@@ -292,6 +293,8 @@ class CheckpointConfig:
             yield f"checkpoint.keep={self.keep} is too small; at least the newest checkpoint is kept: use 1"
         if self.keep_every < 0:
             yield f"checkpoint.keep_every={self.keep_every} is negative; use 0 for none"
+        if self.mirror is not None and "://" not in self.mirror:
+            yield f"checkpoint.mirror={self.mirror!r:.80} is no address; write s3://BUCKET/FOLDER, or file:///FOLDER"
         if self.init_from is not None and self.resume not in ("auto", "never"):
             yield "checkpoint.init_from and checkpoint.resume=PATH both say where to begin; keep one"
 

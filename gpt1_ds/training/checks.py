@@ -20,6 +20,7 @@ from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import read_json, write_json
+from gpt1_ds.common.remote import check_address
 from gpt1_ds.config import Config, load_recorded, world_problems
 from gpt1_ds.config.validate import cpu_problems
 from gpt1_ds.data.dataset import Dataset
@@ -175,8 +176,12 @@ def check_settings(start: Start) -> None:
 
 
 def check_place(start: Start) -> None:
-    """The run folder can be written, by its owner or group alone."""
+    """The run folder can be written, by its owner or group alone; the address of its mirror can be reached with the
+    libraries that are installed, which asks nobody.
+    """
     start.run_dir.check_place()
+    if (address := start.config.checkpoint.mirror) is not None:
+        check_address(address, "checkpoint.mirror", ConfigError)
 
 
 def check_tokenizer(start: Start) -> None:

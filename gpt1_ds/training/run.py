@@ -31,6 +31,7 @@ from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, resume, trackers
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.claim import run_folder
+from gpt1_ds.training.mirror import Mirror
 from gpt1_ds.training.restorer import Restorer
 from gpt1_ds.training.run_folder import locked_run_dir
 from gpt1_ds.training.saver import Evaluator, Saver
@@ -54,10 +55,16 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         HangWatchdog(run_dir, groups, config.guard) as watchdog,
     ):
         config = with_common_micro_batch(config, groups)
+        mirror = None
+        if config.checkpoint.mirror is not None:
+            mirror = Mirror(config, run_dir, groups, partial(watchdog.beat, SET_UP))
+            mirror.prepare()
         requests = Requests(run_dir, groups)
         workload = open_workload(config, groups, partial(watchdog.beat, SET_UP))
         groups.on_rank_0(lambda: _prepare(run_dir, workload.config))
-        trainer = _build(workload, run_dir, groups, watchdog, requests)
+        if mirror is not None:
+            mirror.claim()
+        trainer = _build(workload, run_dir, groups, watchdog, requests, mirror)
         requests.takes = partial(time_of_a_save, trainer.saver, workload.config)
         begin, reason = time.monotonic(), trackers.FAILED
         try:
@@ -72,6 +79,8 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             trainer.log.finish()
             _finish(run_dir, groups, outcome, time.monotonic() - begin)
             reason = outcome.reason
+            if mirror is not None:
+                mirror.finish(stays=reason != HANDOVER or not _job())
         except TrainingError as failure:
             trainer.saver.finish()
             trainer.profile.end()
@@ -112,7 +121,12 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
 
 
 def _build(
-    workload: Workload, run_dir: RunDir, groups: ProcessGroups, watchdog: HangWatchdog, requests: Requests
+    workload: Workload,
+    run_dir: RunDir,
+    groups: ProcessGroups,
+    watchdog: HangWatchdog,
+    requests: Requests,
+    mirror: Mirror | None,
 ) -> Trainer:
     """The trainer with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
     config = workload.config
@@ -120,7 +134,7 @@ def _build(
     engine.progress = watchdog.beat
     log.LOGGER.debug("%s, on %s with %d threads", groups, engine.device, torch.get_num_threads())
     sinks = trackers.begin(workload, run_dir, groups) if groups.rank == 0 else []
-    saver = Saver(workload, run_dir, engine)
+    saver = Saver(workload, run_dir, engine, mirror)
     restorer = Restorer(workload, run_dir, engine, saver)
     groups.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))
     state, begun = restorer.first()

@@ -22,6 +22,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.monitoring.watchdog import SAVE
 from gpt1_ds.tracking.record import EvalRecord
 from gpt1_ds.training.batches import ends_alone
+from gpt1_ds.training.mirror import Mirror
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.spike_policy import divergence
 from gpt1_ds.training.state import Best, TrainingState
@@ -31,8 +32,9 @@ from gpt1_ds.training.workload import Record, Workload
 class Saver:
     """All ranks call every method together."""
 
-    def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine) -> None:
+    def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, mirror: Mirror | None) -> None:
         self.workload, self.run_dir, self.engine, self.groups = workload, run_dir, engine, engine.groups
+        self.mirror = mirror
         self.config = workload.config
         self.manager = CheckpointManager(run_dir, engine, self.config)
         self._replicas = Replicas(engine)
@@ -71,8 +73,10 @@ class Saver:
         self.seconds = time.monotonic() - self._started
         self._saved_step = int(folder.name.removeprefix("step-"))
         if self.groups.rank == 0:
-            folders.prune(self.run_dir, self.config.checkpoint)
+            folders.prune(self.run_dir, self.config.checkpoint, self.mirror.under_way if self.mirror else ())
             self.run_dir.add_event("saved", step=self._saved_step)
+            if self.mirror is not None:
+                self.mirror.follow()
             log.LOGGER.debug("saved %s", folder)
 
     def unsaved(self) -> TrainingError:

@@ -128,7 +128,7 @@ def test_there_are_commands_that_read_checkpoints() -> None:
     [
         (["pretrian"], "did you mean pretrain?"),
         (["tokenizer", "train", "--kind", "bpe"], "--kind: not an option of gpt1-ds tokenizer train; see gpt1-ds tok"),
-        (["checkpoint", "show", "x"], "there is no show; choose inspect, verify, average, export or import"),
+        (["checkpoint", "show", "x"], "there is no show; choose inspect, verify, average, mirror, fetch, export or"),
         (["completion", "fish"], "there is no fish; choose bash or zsh"),
         (["nothing"], "there is no nothing; see gpt1-ds --help"),
         (["sample", "runs/a", "--promt", "a"], "--promt: not an option of gpt1-ds sample; did you mean --prompt?"),

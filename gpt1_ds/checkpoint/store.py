@@ -1,0 +1,146 @@
+"""Checkpoints in an object store: `s3://BUCKET/FOLDER`, `gs://`, `file:///FOLDER` and what else fsspec knows.
+
+A store cannot rename, so the manifest goes up last and goes away first: a checkpoint that has one there is whole. What
+is written is read back, and what comes back is held against the manifest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.verify import verify_files
+from gpt1_ds.common import deadline
+from gpt1_ds.common.errors import CheckpointError, DamagedError, DataError, WorldError
+from gpt1_ds.common.files import sha256_file, sync_folder
+from gpt1_ds.common.remote import asked, file_system, reached, without_secrets
+
+BLOCK = 16 << 20  # bytes that are read at a time
+Told = Callable[[int], None]  # is told how many bytes more have been moved
+
+
+def untold(_: int) -> None:
+    """Tells nobody."""
+
+
+class Store:
+    """A folder at an address. Its methods raise DataError for what a person has to mend, WorldError for what passes."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        options = {"auto_mkdir": True} if address.startswith("file://") else {}
+        with reached(address):
+            self._system, place = file_system(self.address, **options)
+        self._root = place.rstrip("/")
+
+    def __str__(self) -> str:
+        return without_secrets(self.address)
+
+    def below(self, name: str) -> Store:
+        return Store(f"{self.address}/{name}")
+
+    def names(self) -> list[str]:
+        """The paths below this folder of all files there; none where the folder is not there."""
+        with reached(self.address):
+            self._system.invalidate_cache()
+            found = asked(lambda: self._system.find(self._root), deadline.LISTING_SECONDS)
+        return sorted(path.removeprefix(self._root).lstrip("/") for path in found)
+
+    def read(self, name: str) -> bytes:
+        with reached(f"{self.address}/{name}"):
+            content: bytes = asked(lambda: self._system.cat_file(self._place(name)))
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        with reached(f"{self.address}/{name}", verb="write"):
+            asked(lambda: self._system.pipe_file(self._place(name), content))
+
+    def put(self, path: Path, name: str, sha256: str, told: Told = untold) -> None:
+        """Write a local file, and read it back. Raises WorldError for other bytes than those of `sha256`."""
+        size = path.stat().st_size
+        with reached(f"{self.address}/{name}", verb="write"):
+            asked(lambda: self._system.put_file(str(path), self._place(name)), _patience(size))
+        told(size)
+        if self._sha256(name, told) != sha256:
+            raise WorldError(f"{self}/{name}: is not what was written; run again, and look at the store if it stays so")
+
+    def get(self, name: str, path: Path, size: int, told: Told = untold) -> None:
+        """Write a file of `size` bytes of the store to `path`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with reached(f"{self.address}/{name}"):
+            asked(lambda: self._system.get_file(self._place(name), str(path)), _patience(size))
+        told(size)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete these files, in this order. One that is not there is deleted already."""
+        for name in names:
+            with reached(f"{self.address}/{name}", verb="write"), contextlib.suppress(FileNotFoundError):
+                asked(partial(self._system.rm_file, self._place(name)))
+
+    def _place(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _sha256(self, name: str, told: Told) -> str:
+        digest = hashlib.sha256()
+        with (
+            reached(f"{self.address}/{name}"),
+            asked(lambda: self._system.open(self._place(name), "rb", block_size=BLOCK)) as stream,
+        ):
+            limited = deadline.limited(stream, deadline.ANSWER_SECONDS)
+            while block := limited.read(BLOCK):
+                digest.update(block)
+                told(len(block))
+        return digest.hexdigest()
+
+
+def _patience(size: int) -> float:
+    """Seconds that are waited for so many bytes."""
+    return deadline.ANSWER_SECONDS + size / deadline.SLOWEST
+
+
+def whole(names: Iterable[str]) -> list[str]:
+    """The names of whole checkpoints among the files of a run in a store, oldest first."""
+    found = [Path(name).parent for name in names if Path(name).name == manifest.NAME]
+    steps = {step: path.name for path in found if (step := manifest.step_of(path)) is not None}
+    return [steps[step] for step in sorted(steps)]
+
+
+def copy(folder: Path, store: Store, told: Told = untold) -> bool:
+    """Write a checkpoint to `store`, its own folder there. False where this very one is there, whole."""
+    names, last = store.names(), folder / manifest.NAME
+    if manifest.NAME in names and store.read(manifest.NAME) == last.read_bytes():
+        return False
+    digest, facts = sha256_file(last), manifest.read(folder)
+    store.delete([manifest.NAME, *(name for name in names if name != manifest.NAME and name not in facts["files"])])
+    for name, file in facts["files"].items():
+        store.put(folder / name, name, file["sha256"], told)
+    store.put(last, manifest.NAME, digest, told)
+    return True
+
+
+def fetch(store: Store, folder: Path, told: Told = untold) -> None:
+    """Bring the checkpoint that `store` is back into a new folder, verified. Raises CheckpointError for a damaged
+    one.
+    """
+    folder.mkdir(parents=True)
+    (folder / manifest.NAME).write_bytes(store.read(manifest.NAME))
+    facts = manifest.read(folder)
+    for name, file in facts["files"].items():
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise CheckpointError(f"{store}: names a file outside the folder: {name!r:.80}; refused")
+        try:
+            store.get(name, folder / name, file["bytes"], told)
+        except DataError as error:  # what its manifest lists is not there
+            raise DamagedError(f"{store}: damaged: {error.problems[0]}") from None
+    verify_files(folder, facts)
+    for below in {(folder / name).parent for name in facts["files"]} | {folder}:
+        sync_folder(below)
+
+
+def remove(store: Store) -> None:
+    """Delete a checkpoint; one that a kill leaves half deleted has no manifest."""
+    store.delete(sorted(store.names(), key=lambda name: name != manifest.NAME))

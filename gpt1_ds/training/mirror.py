@@ -1,0 +1,315 @@
+"""`checkpoint.mirror`: a run's checkpoints and records in an object store, beside those in its run folder.
+
+Rank 0 copies in a thread of its own while training continues. The run folder stays what counts: a copy that fails is
+said and tried again, and the store is read only where it has a newer checkpoint than the folder, which another machine
+or another disk may not have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.checkpoint import folders, manifest, store
+from gpt1_ds.checkpoint.manager import yield_to_training
+from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError
+from gpt1_ds.common.files import explain, write_atomic
+from gpt1_ds.common.remote import check_address
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.text import byte_size, duration
+from gpt1_ds.config import Config, load_recorded
+from gpt1_ds.config.sections import CheckpointConfig
+from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.training import resume
+from gpt1_ds.training.claim import begins_anew
+from gpt1_ds.training.configuration import resolved
+
+KEY = "checkpoint.mirror"
+TRIES, PAUSE = 3, 2.0  # of one copy; seconds before the next try, twice as many before the one after
+POLL = 0.2  # seconds
+LEAVING_SECONDS = 30.0  # that a job which hands over waits: its successor copies what is missing
+
+
+def place_of(address: str, name: str) -> Store:
+    """Returns the folder of the run of this name in the store at `address`."""
+    return Store(f"{address.rstrip('/')}/{name}")
+
+
+def copy_run(folder: Path, address: str) -> Store:
+    """Copy all of a run that the store at `address` lacks, as training with this mirror does; returns the run's place
+    there. Raises UserError.
+    """
+    run_dir = RunDir(folder)
+    if not run_dir.config.is_file():
+        raise CheckpointError(f"{folder}: has no {run_dir.config.name}; name a run folder, like runs/NAME")
+    check_address(address, "--to", ConfigError)
+    config = load_recorded(run_dir.config)
+    copies = Copies(place_of(address, folder.resolve().name), run_dir, config.checkpoint)
+    copies.check(config)
+    copies.copy_once()
+    return copies.place
+
+
+def fetch_run(address: str, folder: Path) -> str:
+    """Bring the newest whole checkpoint and the records of the run at `address` into the new `folder`; returns the
+    checkpoint's name. Raises UserError.
+    """
+    check_address(address, "ADDRESS", ConfigError)
+    place, run_dir = Store(address), RunDir(folder)
+    names = place.names()
+    if not store.whole(names):
+        raise CheckpointError(f"{place}: holds no whole checkpoint; name a run there, like s3://BUCKET/FOLDER/NAME")
+    run_dir.create()
+    copies = Copies(place, run_dir, CheckpointConfig())
+    copies.bring_newest()
+    write_atomic(run_dir.config, place.read(run_dir.config.name))
+    return folders.steps_in(run_dir.checkpoints)[-1].name
+
+
+class Mirror:
+    """The mirror of a run. All ranks call every method together, but for `follow` and `under_way`."""
+
+    def __init__(self, config: Config, run_dir: RunDir, groups: ProcessGroups, beat: Callable[[], None]) -> None:
+        self.config, self.groups, self.beat = config, groups, beat
+        address = config.checkpoint.mirror
+        assert address is not None, "the caller has looked"
+        check_address(address, KEY, ConfigError)
+        place = groups.agree(lambda: place_of(address, config.run.name) if groups.rank == 0 else None)
+        self._copies = None if place is None else Copies(place, run_dir, config.checkpoint)
+
+    @property
+    def under_way(self) -> Sequence[Path]:
+        """Checkpoints that this rank is copying: they may not be deleted now."""
+        return () if self._copies is None else self._copies.under_way
+
+    def follow(self) -> None:
+        """On rank 0: copy what is not there yet, in the background."""
+        if self._copies is not None:
+            self._copies.follow()
+
+    def prepare(self) -> None:
+        """What the store has and the run folder has not comes back. Raises UserError."""
+        done: Future[None] | None = None
+        if self._copies is not None:
+            anew = begins_anew(self.config)
+            action = self._copies.refuse if anew else partial(_bring_back, self._copies, resolved(self.config))
+            done = ThreadPoolExecutor(1, "mirror").submit(action)
+        self._wait(lambda: done is not None and not done.done())
+        self.groups.on_rank_0(lambda: None if done is None else done.result())
+
+    def claim(self) -> None:
+        """Write the configuration there, so that whoever may not write is told before the first step."""
+        self.groups.on_rank_0(lambda: None if self._copies is None else self._copies.claim())
+
+    def finish(self, stays: bool) -> None:
+        """The last checkpoint and the records are copied, too. With `stays` it takes as long as it needs."""
+        copies, limit = self._copies, time.monotonic() + (math.inf if stays else LEAVING_SECONDS)
+
+        def is_waited_for() -> bool:
+            return copies is not None and copies.is_busy and time.monotonic() < limit
+
+        self._wait(is_waited_for)
+        self.follow()  # with what has come since
+        self._wait(is_waited_for)
+        if copies is not None:
+            copies.report()
+
+    def _wait(self, is_waited_for: Callable[[], bool]) -> None:
+        while self.groups.share(is_waited_for()):
+            self.beat()
+            time.sleep(POLL)
+
+
+class Copies:
+    """The copies of one run, on rank 0. Only the thread that trains calls its methods."""
+
+    def __init__(self, place: Store, run_dir: RunDir, settings: CheckpointConfig) -> None:
+        self.place, self.run_dir, self.settings = place, run_dir, settings
+        self.moved = 0  # bytes that went either way: grows while a copy makes progress
+        self._said: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._under_way: list[Path] = []
+
+    @property
+    def under_way(self) -> list[Path]:
+        """Checkpoints that are being copied: they may not be deleted now."""
+        return self._under_way if self.is_busy else []
+
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def follow(self) -> None:
+        """Say how the last copy ended; begin the next one, of all that is not there, unless one is under way."""
+        self.report()
+        if not self.is_busy:
+            self._under_way = folders.steps_in(self.run_dir.checkpoints)[::-1]  # the newest one first
+            self._thread = threading.Thread(target=self._copy_all, args=(self._under_way,), name="mirror", daemon=True)
+            self._thread.start()
+
+    def report(self) -> None:
+        """Say, and note in events.jsonl, what was copied since the last call, and what was not."""
+        while not self._said.empty():
+            kind, details = self._said.get()
+            self.run_dir.add_event(kind, **details)
+            if "error" in details:
+                log.say(f"checkpoint of step {details['step']} was not copied: {details['error']}")
+
+    def copy_once(self) -> None:
+        """Copy all that is not there, in this thread. Raises UserError for the first that fails."""
+        for folder in folders.steps_in(self.run_dir.checkpoints)[::-1]:
+            if store.copy(folder, self.place.below(f"checkpoints/{folder.name}"), self._told):
+                log.say(f"{folder}: copied to {self.place}")
+        self._copy_records()
+        self._prune()
+
+    def check(self, config: Config) -> None:
+        """Raise ConfigError where the store holds a run that this configuration does not continue."""
+        if (recorded := self.run_dir.config.name) not in self.place.names():
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / recorded
+            copy.write_bytes(self.place.read(recorded))
+            changed = resume.changes(load_recorded(copy), config)
+        resume.check(str(self.place), changed, config.checkpoint.grows_at_resume)
+
+    def bring_newest(self) -> None:
+        """Bring the newest whole checkpoint of the store into the run folder, unless one as new is there, with the best
+        one and the records. Raises UserError for a store that cannot be reached.
+        """
+        names, here = self.place.names(), folders.steps_in(self.run_dir.checkpoints)
+        newest = manifest.step_of(here[-1]) if here else None
+        for name in reversed(store.whole(names)):
+            if newest is not None and newest >= (manifest.step_of(Path(name)) or 0):
+                return
+            try:
+                self._bring(name)
+            except DamagedError as error:
+                log.say(f"{error.problems[0]}; an older one is tried")
+                continue
+            self._bring_records(names)
+            write_atomic(self.run_dir.latest, f"{name}\n")
+            self.run_dir.add_event("brought back", checkpoint=name, source=str(self.place))
+            return
+
+    def refuse(self) -> None:
+        """Raise ConfigError where the store holds a run: one that begins anew would mix with it."""
+        if self.run_dir.config.name in self.place.names():
+            raise ConfigError(
+                f"{KEY}: {self.place} holds a run of this name, and checkpoint.resume=never begins anew; choose "
+                "another run.name, or delete what is there"
+            )
+
+    def claim(self) -> None:
+        """Write the configuration there, first of all: whoever may not write is told before the first step."""
+        self.place.write(self.run_dir.config.name, self.run_dir.config.read_bytes())
+
+    def _told(self, count: int) -> None:
+        self.moved += count
+
+    def _copy_all(self, found: Sequence[Path]) -> None:
+        """In the thread: the records come first, as a checkpoint there without the lines of its steps would lose them,
+        and last, with what has happened since.
+        """
+        yield_to_training()
+        step = manifest.step_of(found[0]) if found else 0
+        try:
+            _tried(self._copy_records)
+            for folder in found:
+                step = manifest.step_of(folder)
+                with contextlib.suppress(FileNotFoundError):  # a later save of this step took its place
+                    self._copy_one(folder)
+            _tried(self._copy_records)
+            _tried(self._prune)
+        except OSError as error:
+            self._said.put(("copy failed", {"step": step, "error": str(explain(error) or error)}))
+        except UserError as error:
+            self._said.put(("copy failed", {"step": step, "error": str(error)}))
+
+    def _copy_one(self, folder: Path) -> None:
+        begin, before = time.monotonic(), self.moved
+        if _tried(partial(self._copy, folder)):
+            seconds, size = round(time.monotonic() - begin, 3), (self.moved - before) // 2  # and read back
+            done = {"step": manifest.step_of(folder), "to": str(self.place), "bytes": size, "seconds": seconds}
+            self._said.put(("copied", done))
+
+    def _copy(self, folder: Path) -> bool:
+        return store.copy(folder, self.place.below(f"checkpoints/{folder.name}"), self._told)
+
+    def _records(self) -> list[Path]:
+        run = self.run_dir
+        return [run.config, run.environment, run.metrics, run.events, run.evaluation, run.best]
+
+    def _copy_records(self) -> None:
+        for path in self._records():
+            if path.is_file():
+                self.place.write(path.relative_to(self.run_dir.path).as_posix(), path.read_bytes())
+
+    def _prune(self) -> None:
+        """Delete there what the run folder's rules delete here."""
+        found = store.whole(self.place.names())
+        kept = {*found[-self.settings.keep :], _named(self.run_dir.best)}
+        for name in found:
+            if name not in kept and not folders.is_multiple(Path(name), self.settings):
+                store.remove(self.place.below(f"checkpoints/{name}"))
+
+    def _bring(self, name: str) -> None:
+        """One checkpoint of the store into its place in the run folder."""
+        final = self.run_dir.checkpoints / name
+        temporary = final.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+        log.say(f"{final}: comes from {self.place}")
+        begin, before = time.monotonic(), self.moved
+        try:
+            store.fetch(self.place.below(f"checkpoints/{name}"), temporary, self._told)
+            temporary.rename(final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        words = f"{byte_size(self.moved - before)} in {duration(time.monotonic() - begin)}"
+        log.LOGGER.debug("%s: %s", final, words)
+
+    def _bring_records(self, names: Sequence[str]) -> None:
+        """The records of the run, where the folder has none or shorter ones, and the best checkpoint."""
+        for path in self._records():
+            name = path.relative_to(self.run_dir.path).as_posix()
+            if name in names and path != self.run_dir.config:
+                content = self.place.read(name)
+                if not path.is_file() or path.stat().st_size < len(content):
+                    write_atomic(path, content)
+        best = _named(self.run_dir.best)
+        if best in store.whole(names) and not (self.run_dir.checkpoints / best).is_dir():
+            self._bring(best)
+
+
+def _bring_back(copies: Copies, config: Config) -> None:
+    copies.check(config)
+    copies.bring_newest()
+
+
+def _named(pointer: Path) -> str:
+    """Returns the checkpoint that a file names; empty where there is no file."""
+    return pointer.read_text(errors="replace").strip() if pointer.is_file() else ""
+
+
+def _tried(action: Callable[[], Any]) -> Any:
+    """Returns what `action` gives, tried again where what it raises may pass."""
+    for number in range(1, TRIES + 1):
+        try:
+            return action()
+        except UserError as error:
+            if not error.passes or number == TRIES:
+                raise
+            time.sleep(PAUSE * number)
+    raise AssertionError("the last try returns or raises")

@@ -1,0 +1,105 @@
+"""What a store of a run's checkpoints takes, keeps and gives back; a folder stands for the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.checkpoint import manifest, store
+from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.common.errors import CheckpointError, ConfigError, UserError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.training import mirror
+from tools import runs
+
+
+@pytest.fixture(scope="module")
+def run(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run that has copied its checkpoints of steps 2, 4 and 6 and kept all of them."""
+    folder = tmp_path_factory.mktemp("mirrored")
+    words = [f"data.path={tiny_data}", f"run.dir={folder}", "train.steps=6", "checkpoint.every=2"]
+    assert runs.pretrain([*words, f"checkpoint.mirror=file://{folder}/store"], 1) == 0
+    return runs.folder(words)
+
+
+def place(run: RunDir) -> Path:
+    return run.path.parent / "store" / run.path.name
+
+
+def test_it_holds_what_the_run_folder_holds(run: RunDir) -> None:
+    for folder in steps_in(run.checkpoints):
+        there = place(run) / "checkpoints" / folder.name
+        files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        assert files == sorted(path.relative_to(there) for path in there.rglob("*") if path.is_file())
+        assert all((folder / name).read_bytes() == (there / name).read_bytes() for name in files)
+    assert [event["step"] for event in runs.events(run, "copied")][-1] == 6
+
+
+def test_a_damaged_copy_is_passed_over(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newest = place(run) / "checkpoints" / "step-00000006"
+    (damaged,) = newest.glob("state/*.safetensors")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        assert mirror.fetch_run(f"file://{place(run)}", tmp_path / "run") == "step-00000004"
+    finally:
+        damaged.write_bytes(content)
+    assert "damaged: its sha256 does not match the manifest" in capsys.readouterr().err
+    assert [folder.name for folder in steps_in(tmp_path / "run" / "checkpoints")] == ["step-00000004"]
+    assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+
+
+def test_half_a_checkpoint_is_none(run: RunDir, tmp_path: Path) -> None:
+    names = Store(f"file://{place(run)}").names()
+    assert store.whole(names) == ["step-00000002", "step-00000004", "step-00000006"]
+    assert store.whole(name for name in names if not name.endswith("6/manifest.json")) == [
+        "step-00000002",
+        "step-00000004",
+    ]
+    with pytest.raises(CheckpointError, match="holds no whole checkpoint; name a run there"):
+        mirror.fetch_run(f"file://{tmp_path}", tmp_path / "run")
+
+
+def test_a_copy_is_made_once(run: RunDir, tmp_path: Path) -> None:
+    newest = steps_in(run.checkpoints)[-1]
+    there = Store(f"file://{tmp_path}/copy")
+    assert store.copy(newest, there)
+    assert not store.copy(newest, there)
+    store.remove(there)
+    assert there.names() == []
+
+
+def test_a_file_outside_is_refused(run: RunDir, tmp_path: Path) -> None:
+    there = tmp_path / "copy" / "step-00000006"
+    assert store.copy(steps_in(run.checkpoints)[-1], Store(f"file://{there}"))
+    facts = {key: value for key, value in manifest.read(there).items() if key != "format"}
+    facts["files"]["../outside"] = {"bytes": 1, "sha256": "0"}
+    manifest.write(there, facts)
+    with pytest.raises(CheckpointError, match=r"names a file outside the folder: '\.\./outside'; refused"):
+        store.fetch(Store(f"file://{there}"), tmp_path / "back")
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["checkpoint.resume=never"], "holds a run of this name, and checkpoint.resume=never begins anew"),
+        (["run.seed=7"], "belongs to another configuration: run.seed was 1 and is now 7"),
+    ],
+)
+def test_another_run_does_not_mix_with_it(
+    more: list[str], message: str, run: RunDir, tiny_data: Path, tmp_path: Path
+) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2", *more]
+    with pytest.raises(UserError) as caught:
+        runs.pretrain([*words, f"checkpoint.mirror=file://{place(run).parent}"], 1)
+    assert message in str(caught.value)
+
+
+def test_by_hand_it_needs_a_run(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has no config\.yaml; name a run folder, like runs/NAME"):
+        mirror.copy_run(tmp_path, f"file://{tmp_path}/store")
+    with pytest.raises(ConfigError, match=r"ADDRESS=s4://a: Protocol not known: s4; look at the address"):
+        mirror.fetch_run("s4://a", tmp_path / "run")
