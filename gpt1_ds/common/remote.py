@@ -44,9 +44,11 @@ def check_address(address: str, key: str, error: type[UserError]) -> None:
         raise error(f"{shown}: {one_line(str(problem)).rstrip('.')}; {way_out}") from None
 
 
-def asked(question: Callable[[], T], seconds: float = deadline.ANSWER_SECONDS) -> T:
-    """Returns the answer. Raises TimeoutError where it takes longer, and whatever the question raises."""
-    return deadline.within(seconds, question)
+def asked(question: Callable[[], T], seconds: float | None = None) -> T:
+    """Returns the answer. Raises TimeoutError where it takes longer than `seconds`, by default those of one answer, and
+    whatever the question raises.
+    """
+    return deadline.within(deadline.ANSWER_SECONDS if seconds is None else seconds, question)
 
 
 @contextmanager
