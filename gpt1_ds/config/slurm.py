@@ -14,6 +14,7 @@ _TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){1,2})")
 _GPUS = re.compile(r"([A-Za-z][\w.-]*:)?\d+")  # [type:]number
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = ("output", "job-name", "dependency", "signal", "array", "parsable", "test-only", "wrap", "export")
+Runtime = Literal["pyxis", "enroot", "apptainer", "singularity", "podman"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class SlurmConfig:
     environment: dict[str, str] = field(default_factory=dict)  # of the ranks: NCCL_SOCKET_IFNAME and the like
     launcher: Literal["torchrun", "srun"] = "torchrun"  # one task per node that starts its ranks, or a task per rank
     container: str | None = None  # image; null: none
-    container_runtime: Literal["pyxis", "apptainer", "singularity", "podman"] = "pyxis"  # what starts the image
+    container_runtime: Runtime = "pyxis"  # what starts the image: it, enroot, apptainer, singularity or podman
     container_mounts: list[str] = field(default_factory=list)  # HOST:INSIDE pairs; the working folder is always there
     stage_to: str | None = None  # folder on each node's own disk that the data are copied to first; null: read in place
     requeue: bool = True  # SLURM starts a job again that lost a node or was preempted; false where the site forbids it

@@ -100,6 +100,12 @@ def _array(name: str, words: Sequence[str]) -> str:
     return f"{name}=({' '.join(shlex.quote(word) for word in words)})"
 
 
+_ENROOT = """for name in $(compgen -e); do
+  case $name in PATH|HOME|LD_*|PYTHON*|SHELL|TMPDIR|_) ;; *) set -- --env "$name" "$@" ;; esac
+done
+exec enroot start "$@\""""  # an image has the variables of its own only, and no option names a working folder
+
+
 def _prefix(slurm: SlurmConfig) -> list[str]:
     """What stands before `python` on a node."""
     runtime, here = slurm.container_runtime, str(Path.cwd())
@@ -110,6 +116,9 @@ def _prefix(slurm: SlurmConfig) -> list[str]:
         mounts = [f"--volume={mount}" for mount in (f"{here}:{here}", *slurm.container_mounts)]
         gpus = ["--device=nvidia.com/gpu=all"] if slurm.gpus else []
         return ["podman", "run", "--rm", *shared, *gpus, f"--workdir={here}", *mounts, slurm.container]
+    if runtime == "enroot":
+        mounts = [word for mount in (f"{here}:{here}", *slurm.container_mounts) for word in ("--mount", mount)]
+        return ["bash", "-c", _ENROOT, runtime, *mounts, slurm.container, "sh", "-c", 'cd "$0" && exec "$@"', here]
     mounts = [word for mount in slurm.container_mounts for word in ("--bind", mount)]
     gpus = ["--nv"] if slurm.gpus else []
     return [runtime, "exec", *gpus, "--pwd", here, "--bind", here, *mounts, slurm.container]

@@ -51,7 +51,7 @@ def test_commands_are_understood(line: Line) -> None:
         named = getattr(options, "nproc", None) or getattr(options, "world", None)
         world = line.world or (None if getattr(options, "search", False) else named)
         if "cluster/example" in shipped[:-1]:  # and something to train on it
-            world = config.slurm.nodes * config.slurm.gpus
+            world = config.slurm.nodes * config.slurm.ranks
         if world is not None:
             assert not list(world_problems(with_fitted_micro_batch(config, world), world))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -86,9 +88,40 @@ def test_containers(runtime: str, first: list[str]) -> None:
     assert line.endswith(" image)")
 
 
+def test_enroot_gets_the_variables_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of its name notes its words, then starts the command with the variables that it was told alone."""
+    stand_in = tmp_path / "bin" / "enroot"
+    stand_in.parent.mkdir()
+    stand_in.write_text(
+        f"""#!{sys.executable}
+import os, sys
+words = sys.argv[2:]
+given = {{"PATH": "/image:/usr/bin:/bin"}}
+while words[0] in ("--env", "--mount"):
+    option, value, *words = words
+    given |= {{value: os.environ[value]}} if option == "--env" else {{}}
+print(sys.argv[1], words[0], flush=True)
+os.execvpe(words[1], words[1:], given)
+"""
+    )
+    stand_in.chmod(0o755)
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    config = load([], ["slurm.container=image.sqsh", "slurm.container_runtime=enroot"])
+    (line,) = (line for line in job_settings(config, []) if line.startswith("prefix="))
+    script = f'{line}\n"${{prefix[@]}}" sh -c \'pwd; echo "$A"; echo "$PATH"\''
+    variables = {**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}", "A": "two  words", "PYTHONPATH": "x"}
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["start image.sqsh", str(folder), "two  words", "/image:/usr/bin:/bin"], (
+        done.stderr
+    )
+
+
 @pytest.mark.parametrize(
     "word",
     [
+        "slurm.container_runtime=docker",
         "slurm.gpus_per_node=a100:",
         "slurm.gpus_per_node=-1",
         "slurm.gpus_per_node='8;touch pwned'",
