@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import of_engine
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, TrainingError
 from gpt1_ds.config import Config
 from gpt1_ds.config.evaluations import HELD_OUT, KEY, EvaluationConfig, measured
@@ -81,6 +82,7 @@ class Evaluations:
             raise TrainingError(f"{error.problems[0].partition(';')[0]}; lower optimizer.lr") from None
 
     def _asked(self, one: Evaluation, loaded: Loaded, step: int, tokens: int) -> list[ScoreRecord]:
+        log.doing(f"asks {one.asked.shown}")
         entries: list[dict[str, Any]]
         if one.probe is not None:
             found = probe_metrics(one.probe, loaded, self.groups)
