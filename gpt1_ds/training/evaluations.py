@@ -7,6 +7,7 @@ Nothing that training reads is written: batches, dropout masks and weights are t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,12 +96,16 @@ class Evaluations:
         return [ScoreRecord(step=step, tokens=tokens, **entry) for entry in entries]
 
     def score(self, records: Sequence[Record]) -> float | None:
-        """Returns the value of checkpoint.best among `records`, higher being better; None where it was not measured."""
+        """Returns the value of checkpoint.best among `records`, higher being better; None where it was not measured, or
+        is not finite.
+        """
         best = self.config.checkpoint.best
         if best is None:
             return None
         value = _values(records).get(best)
-        return None if value is None else value if self.directions[best] else -value
+        if value is None or not math.isfinite(value):
+            return None
+        return value if self.directions[best] else -value
 
 
 def _opened(one: EvaluationConfig, writes: int) -> Evaluation:
