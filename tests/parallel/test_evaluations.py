@@ -118,3 +118,32 @@ def test_the_best_by_any_measure_stays(words: list[str], watched: RunDir) -> Non
     assert best.best.read_text() == f"{folder.name}\n"
     facts = manifest.read(folder)
     assert (facts["best"], facts["best_measure"]) == ({"step": step, "score": -values[step]}, named)
+
+
+def slowly(words: list[str]) -> int:
+    """Runs on the rank: every sequence is a batch of its own, which takes half a second."""
+    import time
+
+    from gpt1_ds.evaluation import probes
+    from gpt1_ds.model.build import DenseModel
+    from gpt1_ds.training.pretraining import pretrain
+
+    hidden = DenseModel.hidden
+
+    def slow(self: DenseModel, *arguments: Any) -> Any:
+        time.sleep(0.5)
+        return hidden(self, *arguments)
+
+    DenseModel.hidden = slow  # type: ignore[method-assign]
+    probes.neighbours = lambda lengths, _: iter([number] for number in range(len(lengths)))
+    return pretrain(runs.configuration(words))
+
+
+def test_a_long_evaluation_is_no_hang(words: list[str]) -> None:
+    """It takes four seconds, twice as long as a rank may go without progress."""
+    probe = next(word for word in words if word.startswith("train.evaluations="))
+    (asked, _) = runs.configuration([probe]).train.evaluations
+    only = f"train.evaluations=[{{name: lambada, path: {asked.path}, every: 0}}]"
+    long = [*words, only, "run.name=long", "guard.step_timeout=2", "train.steps=2", "train.eval_every=0"]
+    assert launch.launch("tests.parallel.test_evaluations:slowly", (long,), 1) == 0
+    assert list(scores(runs.folder(long))) == [("zero-shot/lambada", 2)]
