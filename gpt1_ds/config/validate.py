@@ -136,7 +136,12 @@ def _length_problems(config: Config) -> Iterator[str]:
 
 def _measure_problems(config: Config) -> Iterator[str]:
     """Yields what cannot be measured while this run trains."""
-    asked, best = config.train.evaluations, config.checkpoint.best
+    asked, best, model = config.train.evaluations, config.checkpoint.best, config.model
+    if any(one.linear for one in asked) and (model.kind == "encoder_decoder" or model.mask == "prefix"):
+        yield (
+            f"{KEY}: a linear model reads the states of causal and bidirectional models, not of model.kind="
+            f"{model.kind} with model.mask={model.mask}; leave linear out"
+        )
     if config.task is None:
         yield from () if best is None else best_problems(best, asked, config.objective.kind == "masked")
         return

@@ -243,9 +243,13 @@ def check_evaluations(start: Start) -> None:
     for one in config.train.evaluations:
         if not one.lm_eval:
             from gpt1_ds.tasks.zeroshot import read_probe  # which loads all tasks
+            from gpt1_ds.training.linear_task import read_linear
 
             try:
-                read_probe(one)
+                if one.is_probe:
+                    read_probe(one)
+                else:
+                    read_linear(one)
             except DataError as error:
                 problems += [f"{KEY}: {problem}" for problem in error.problems]
         elif find_spec("lm_eval") is None:

@@ -18,17 +18,21 @@ from gpt1_ds.checkpoint.whole import of_engine
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, TrainingError
 from gpt1_ds.config import Config
-from gpt1_ds.config.evaluations import HELD_OUT, KEY, EvaluationConfig, measured
+from gpt1_ds.config.evaluations import HELD_OUT, KEY, LINEAR, EvaluationConfig, measured
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.config.task import PREFIX
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.continuations import Continuations, written_at_most
+from gpt1_ds.evaluation.embed import Embedder, shared_vectors
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_for, probe_metrics
+from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
 from gpt1_ds.tracking.record import EvalRecord, ScoreRecord
+from gpt1_ds.training.frozen import linear_scores, texts_of
+from gpt1_ds.training.linear_task import read_linear
 from gpt1_ds.training.workload import Record
 
 if TYPE_CHECKING:
@@ -37,11 +41,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One of train.evaluations with its questions: a probe's, or a task's of lm-evaluation-harness."""
+    """One of train.evaluations with its questions: a probe's, a task's of lm-evaluation-harness, or the examples of a
+    task that a linear model learns.
+    """
 
     asked: EvaluationConfig
     probe: Probe | None = None
     tasks: Tasks | None = None
+    data: TaskData | None = None
 
 
 class Evaluations:
@@ -59,6 +66,8 @@ class Evaluations:
         for one in self.evaluations:
             if one.tasks is not None:
                 self.directions |= one.tasks.directions()
+            if one.data is not None:
+                self.directions |= {f"{LINEAR}{one.data.task.name}.{metric}": True for metric in one.data.task.metrics}
         best = config.checkpoint.best
         if best is not None and best not in self.directions:
             raise ConfigError(f"checkpoint.best={best} is not measured; choose {', '.join(self.directions)}")
@@ -88,12 +97,22 @@ class Evaluations:
         if one.probe is not None:
             found = probe_metrics(one.probe, loaded, self.groups)
             entries = [{"task": PREFIX + one.probe.title, "split": one.probe.split, "metrics": found}]
+        elif one.data is not None:
+            metrics = self._fitted(one.data, Embedder(loaded))
+            entries = [{"task": f"{LINEAR}{one.data.task.name}", "split": "dev", "metrics": metrics}]
         else:
             from gpt1_ds.interop import harness
 
-            assert one.tasks is not None, "it is one of the two"
+            assert one.tasks is not None, "it is one of the three"
             entries = harness.run(Continuations(loaded, self.groups), one.tasks, one.asked.limit)
         return [ScoreRecord(step=step, tokens=tokens, **entry) for entry in entries]
+
+    def _fitted(self, data: TaskData, embedder: Embedder) -> dict[str, float | None]:
+        """Returns the scores of dev by a linear model of the vectors, which rank 0 fits."""
+        vectors = shared_vectors(embedder, texts_of(data), self.groups, watched=False)
+        return self.groups.on_rank_0(
+            lambda: next(one.metrics for one in linear_scores(data, vectors) if one.split == "dev")
+        )
 
     def score(self, records: Sequence[Record]) -> float | None:
         """Returns the value of checkpoint.best among `records`, higher being better; None where it was not measured, or
@@ -110,8 +129,10 @@ class Evaluations:
 
 def _opened(one: EvaluationConfig, writes: int) -> Evaluation:
     """The evaluation for a model that writes up to so many tokens."""
-    if not one.lm_eval:
+    if one.is_probe:
         return Evaluation(one, probe=read_probe(one))
+    if one.linear:
+        return Evaluation(one, data=read_linear(one))
     from gpt1_ds.interop import harness  # which needs the extra lm-eval
 
     try:

@@ -120,6 +120,27 @@ def test_the_best_by_any_measure_stays(words: list[str], watched: RunDir) -> Non
     assert (facts["best"], facts["best_measure"]) == ({"step": step, "score": -values[step]}, named)
 
 
+def test_a_linear_model_of_the_states_is_that_of_the_checkpoint(words: list[str], tmp_path: Path) -> None:
+    """On one rank and on two; what `finetune` with task.form=frozen finds in the last checkpoint."""
+    from gpt1_ds.training.configuration import finetune_config
+
+    rows = "".join(f"{name} {part},{part}\n" for name in "abcdefgh" for part in ("module", "object"))
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows}")
+    task = tmp_path / "task.yaml"
+    table = f"name: table, path: {tmp_path}, kind: classification, columns: {{text: text, label: label}}"
+    task.write_text(f"task: {{{table}, answer: labelled}}\n")
+    asked = [*words, f"train.evaluations=[{{linear: {task}, every: 2}}]", "train.steps=4"]
+    one, two = run(asked, "linear"), run([*asked, "parallel.tensor=2"], "linear2", 2)
+    assert scores(one).keys() == {("linear/table", 2), ("linear/table", 4)}
+    assert scores(two) == scores(one)
+    more = ["task.form=frozen", f"checkpoint.init_from={one.path}", f"run.dir={tmp_path}", "run.name=frozen"]
+    config = finetune_config([str(task)], more)
+    assert launch.launch("gpt1_ds.training.finetuning:finetune", (config,), 1) == 0
+    (entry,) = json.loads((tmp_path / "frozen/eval.json").read_text())
+    assert entry["metrics"] == scores(one)["linear/table", 4]
+
+
 def slowly(words: list[str]) -> int:
     """Runs on the rank: every sequence is a batch of its own, which takes half a second."""
     import time

@@ -55,6 +55,11 @@ def test_measures_of_a_best_checkpoint() -> None:
         (["train.evaluations=[{lm_eval: a, name: cola}]"], "lm_eval=a has only limit and every beside it"),
         (["train.evaluations=[{lm_eval: a, limit: 0}]"], "limit=0 of a must be at least 1"),
         (["train.evaluations=[{lm_eval: 'a,b'}]"], "lm_eval=a,b must name one task"),
+        (["train.evaluations=[{linear: a, lm_eval: b}]"], "lm_eval=b has only limit and every beside it"),
+        (
+            ["train.evaluations=[{linear: finetune/sst2}]", "model.mask=prefix", "objective.kind=prefix"],
+            "train.evaluations: a linear model reads the states of causal and bidirectional models",
+        ),
         (
             ["checkpoint.best=blimp.accuracy"],
             "checkpoint.best=blimp.accuracy is not measured; choose eval.loss, or add",

@@ -154,6 +154,8 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
     checks.check_evaluations: [
         (lambda _: ["train.evaluations=[{name: blimp, path: nowhere}]"], "train.evaluations: nowhere: no such folder"),
         (lambda _: ["train.evaluations=[{lm_eval: nope.yaml}]"], "lm_eval=nope.yaml: no such task file"),
+        (lambda _: ["train.evaluations=[{linear: model/gpt1}]"], "linear=model/gpt1 names no task; give a preset"),
+        (lambda _: ["train.evaluations=[{linear: finetune/sst2}]"], "train.evaluations: data/sst2: no such folder"),
     ],
     checks.check_folder: [
         (_of_another_run, "belongs to another configuration: model.layers was 2 and is now 3"),
