@@ -50,11 +50,8 @@ class TrainingState:
         return number
 
     def as_best(self, score: float, measure: str) -> TrainingState | None:
-        """Returns this state as the best so far; None where it is not. Scores of another measure do not count: a run
-        that continues may choose another.
-        """
-        best = self.best
-        if best is not None and best.measure == measure and score <= best.score:
+        """Returns this state as the best so far; None where it is not."""
+        if self.best is not None and score <= self.best.score:
             return None
         return replace(self, best=Best(self.step, score, measure))
 

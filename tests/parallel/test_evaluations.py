@@ -118,6 +118,10 @@ def test_the_best_by_any_measure_stays(words: list[str], watched: RunDir) -> Non
     assert best.best.read_text() == f"{folder.name}\n"
     facts = manifest.read(folder)
     assert (facts["best"], facts["best_measure"]) == ({"step": step, "score": -values[step]}, named)
+    run([*words, "checkpoint.best=lambada.accuracy", "train.steps=9"], "best")
+    assert best.best.read_text() == f"{best.checkpoint(9).name}\n", "values of another measure do not count"
+    run([*words, "checkpoint.best=null", "train.steps=10"], "best")
+    assert not best.best.exists()
 
 
 def test_a_linear_model_of_the_states_is_that_of_the_checkpoint(words: list[str], tmp_path: Path) -> None:
