@@ -27,7 +27,7 @@ _KINDS = {
 }
 _OPTIONAL = {
     **{"passed_over": list, "guard": list, "evaluated": int, "best": dict, "lowest_held_out": float},
-    **{"imported": str},
+    **{"imported": str, "best_measure": str},
 }
 _LAYOUT = {"tensor": int, "pipeline": int, "data": int, "zero": int, "pipelined": bool}
 _HASHES = ("code", "version", "data", "tokenizer")

@@ -68,9 +68,9 @@ def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
 
 
 @torch.no_grad()
-def of_engine(engine: Engine, config: Config) -> DenseModel:
-    """A copy of an engine's language model on the device of every rank, in fp32 and evaluation mode, whatever the
-    layout. All ranks call this together; each has the whole model in memory.
+def of_engine(engine: Engine, config: Config, head: HeadSpec | None = None) -> DenseModel:
+    """A copy of an engine's language model, with the `head` of its objective, on the device of every rank, in fp32 and
+    evaluation mode, whatever the layout. All ranks call this together; each has the whole model in memory.
     """
     here = master_weights.saved_fragments(engine)
     slices: dict[str, list[Slice]] = {}
@@ -96,7 +96,7 @@ def of_engine(engine: Engine, config: Config) -> DenseModel:
         return assemble(geometry, want, slices[info.name], read).view(info.shape)
 
     alone = replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
-    return whole_model(alone, value).to(engine.device)
+    return whole_model(alone, value, head).to(engine.device)
 
 
 def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: HeadSpec | None = None) -> DenseModel:

@@ -22,6 +22,7 @@ CLEAR_LINE = "\r\x1b[2K"
 _HANDLERS: list[logging.Handler] = []
 _TERMINALS: list[IO[str]] = []
 _ABOVE: list[Callable[[str], None]] = []  # while a progress bar is drawn: what prints a line above it
+_SHOWN: list[Callable[[str], None]] = []  # while a progress bar is drawn: what puts words into it
 _Answer = TypeVar("_Answer")
 
 
@@ -190,8 +191,25 @@ def bar(
     with contextlib.ExitStack() as stack:
         drawn = stack.enter_context(Bar(terminal(), total, done, unit))
         stack.enter_context(above(drawn.print))
+        stack.enter_context(_takes_words(lambda words: drawn.show(words=words)))
         stack.enter_context(_removed_at_termination(drawn.stop))
         yield drawn.show
+
+
+@contextlib.contextmanager
+def _takes_words(show: Callable[[str], None]) -> Iterator[None]:
+    """While the block runs, `doing` is shown by `show`."""
+    _SHOWN.append(show)
+    try:
+        yield
+    finally:
+        _SHOWN.remove(show)
+
+
+def doing(words: str) -> None:
+    """Say in the progress bar that is drawn, if there is one, what is done now."""
+    if _SHOWN:
+        _SHOWN[-1](words)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,8 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.values import texts_in
 
 SECTIONS = ("model", "objective", "data", "train", "optimizer", "schedule", "guard", "task", "probes")
-NOT_CARRIED = {"train": ("device", "deepspeed_patches")}  # of SECTIONS: what depends on whose machine it is
+# Of SECTIONS: what depends on whose machine it is. A task file of lm-evaluation-harness may name code of its user's.
+NOT_CARRIED = {"train": ("device", "deepspeed_patches", "evaluations")}
 KEYS = {  # of the other sections
     "run": ("name", "seed"),
     "parallel": ("tensor", "pipeline", "zero", "sequence", "assembly"),
@@ -35,10 +36,10 @@ def carried(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[dic
     left_out: list[str] = []
     for section, keys in values.items():
         if section in SECTIONS:
-            own = NOT_CARRIED.get(section, ())
-            kept[section] = (
-                {key: keys[key] for key in keys if key not in own} if own and isinstance(keys, Mapping) else keys
-            )
+            own = NOT_CARRIED.get(section, ()) if isinstance(keys, Mapping) else ()
+            usual = defaults.get(section, {})
+            kept[section] = {key: keys[key] for key in keys if key not in own} if own else keys
+            left_out += [f"{section}.{key}" for key in own if key in keys and keys[key] != usual.get(key)]
         elif not isinstance(keys, Mapping):
             left_out.append(str(section))
         else:

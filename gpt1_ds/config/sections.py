@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gpt1_ds.config.batch_sizes import BatchSizes
+from gpt1_ds.config.evaluations import EvaluationConfig, evaluation_problems
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig, RowLengths
 from gpt1_ds.config.parallel import ParallelConfig
@@ -114,6 +115,7 @@ class TrainConfig:
     log_every: int = 10  # steps between lines in metrics.jsonl
     eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
     eval_batches: int = 8  # held-out batches of global_batch sequences per evaluation; 0: all of the held-out data
+    evaluations: list[EvaluationConfig] = field(default_factory=list)  # probes and tasks asked while it trains
     profile: str | None = None  # START:STOP: a trace and a summary of steps START to STOP - 1 in <run>/profile/
 
     @property
@@ -160,6 +162,7 @@ class TrainConfig:
                 f"train.micro_batch={fits}"
             )
         yield from self._warmup_problems()
+        yield from evaluation_problems(self.evaluations)
         if not 0 <= self.label_smoothing < 1:
             yield f"train.label_smoothing={self.label_smoothing} must be in [0, 1); use 0 for none, or 0.1"
         if self.profile is not None and not re.fullmatch(r"[0-9]{1,15}:[0-9]{1,15}", self.profile):
@@ -275,6 +278,7 @@ class CheckpointConfig:
     every: int = 100  # optimizer steps between saves; 0: only at the end and on request
     keep: int = 3  # newest checkpoints kept; none is deleted before a newer one was read back
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0: none
+    best: str | None = None  # also keep that with the best eval.loss, blimp.accuracy, ... (NAME.METRIC); null: none
     background: Literal["auto", "on", "off"] = "auto"  # write a copy while training continues; auto: if memory allows
     resume: str = "auto"  # auto: from the newest good one; never: begin anew, what is there is moved aside; or a PATH
     init_from: str | None = None  # begin with the weights of this checkpoint, a fresh optimizer and step 0

@@ -286,26 +286,26 @@ class ProbeConfig:
         return self.title or (f"{self.name}-template" if self.template else self.name)
 
 
-def problems(probes: Sequence[ProbeConfig]) -> Iterator[str]:
-    """One line per problem of the whole list."""
+def problems(probes: Sequence[ProbeConfig], key: str = "probes") -> Iterator[str]:
+    """One line per problem of the whole list, which is that of `key`."""
     names = [probe.shown for probe in probes]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        yield f"probes: {name} is there {names.count(name)} times; keep one of it, or give each a title"
+        yield f"{key}: {name} is there {names.count(name)} times; keep one of it, or give each a title"
     for probe in probes:
         if probe.template or probe.answers:
-            yield from _template_problems(probe)
+            yield from _template_problems(probe, key)
         elif probe.name not in SCALES:
-            yield f"probes: name={probe.name} is no zero-shot probe; choose {', '.join(SCALES)}"
+            yield f"{key}: name={probe.name} is no zero-shot probe; choose {', '.join(SCALES)}"
         if not probe.path:
-            yield f"probes: {probe.name} has no path; name the folder that holds its files"
-        for key in ("limit", "train_limit"):
-            value = getattr(probe, key)
+            yield f"{key}: {probe.name} has no path; name the folder that holds its files"
+        for field_name in ("limit", "train_limit"):
+            value = getattr(probe, field_name)
             if value is not None and value < 1:
-                yield f"probes: {key}={value} of {probe.name} must be at least 1; leave it out to use all"
+                yield f"{key}: {field_name}={value} of {probe.name} must be at least 1; leave it out to use all"
 
 
-def _template_problems(probe: ProbeConfig) -> Iterator[str]:
+def _template_problems(probe: ProbeConfig, key: str) -> Iterator[str]:
     if "{text}" not in probe.template:
-        yield f"probes: template={probe.template!r:.60} of {probe.name} has no {{text}}; write it where the text stands"
+        yield f"{key}: template={probe.template!r:.60} of {probe.name} has no {{text}}; write it where the text stands"
     if len(set(probe.answers)) < max(2, len(probe.answers)):
-        yield f"probes: answers={probe.answers} of {probe.name} must be two or more different ones, one for each class"
+        yield f"{key}: answers={probe.answers} of {probe.name} must be two or more different ones, one for each class"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt1_ds.config import task
+from gpt1_ds.config.evaluations import KEY, best_problems
 from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.sections import PAIRS, Config
@@ -56,6 +57,7 @@ def problems(config: Config) -> Iterator[str]:
         )
     yield from _unpatched_problems(config)
     yield from _length_problems(config)
+    yield from _measure_problems(config)
     yield from _objective_problems(config)
     if config.task is not None and config.task.makes_vectors:
         yield from _sentence_problems(config, config.task)
@@ -130,6 +132,26 @@ def _length_problems(config: Config) -> Iterator[str]:
             f"checkpoint.positions={config.checkpoint.positions}: the means of optimizer.name=adafactor are of whole "
             "matrices, which cannot grow under them; begin with the weights alone, by checkpoint.init_from"
         )
+
+
+def _measure_problems(config: Config) -> Iterator[str]:
+    """Yields what cannot be measured while this run trains."""
+    asked, best, model = config.train.evaluations, config.checkpoint.best, config.model
+    if any(one.linear for one in asked) and (model.kind == "encoder_decoder" or model.mask == "prefix"):
+        yield (
+            f"{KEY}: a linear model reads the states of causal and bidirectional models, not of model.kind="
+            f"{model.kind} with model.mask={model.mask}; leave linear out"
+        )
+    if config.task is None:
+        yield from () if best is None else best_problems(best, asked, config.objective.kind == "masked")
+        return
+    if asked:
+        yield (
+            f"{KEY} asks the language model of pre-training ({', '.join(one.shown for one in asked)}); fine-tuning "
+            "scores its own dev split: leave it out"
+        )
+    if best is not None:
+        yield f"checkpoint.best={best} is for pre-training; fine-tuning keeps the best by its task: leave it out"
 
 
 def _not_finite(config: Config) -> Iterator[str]:

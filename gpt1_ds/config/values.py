@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from gpt1_ds.common.text import parse_count
+from gpt1_ds.config.evaluations import EvaluationConfig
 from gpt1_ds.config.sections import AUTO, DataSource
 from gpt1_ds.config.task import PartConfig, ProbeConfig
 
@@ -139,7 +140,7 @@ def _typed(kind: Any, value: Any) -> Any:
     if kind == list[DataSource]:
         listed = value if isinstance(value, list) else [value]
         return [{"path": item} if isinstance(item, str) else item for item in listed]
-    if kind in (list[ProbeConfig], list[PartConfig]):
+    if kind in (list[ProbeConfig], list[EvaluationConfig], list[PartConfig]):
         (section,) = typing.get_args(kind)
         listed, hints = value if isinstance(value, list) else [value], _hints(section)
         return [

@@ -27,7 +27,7 @@ from gpt1_ds.evaluation.generate import answer, continued, encode_sentinels
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, shared_scores
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
-from gpt1_ds.tasks.questions import Int32s
+from gpt1_ds.tasks.questions import Frame, Int32s
 from gpt1_ds.tracking.record import Entry, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
@@ -51,7 +51,7 @@ class Continuations:
     @property
     def writes(self) -> int:
         """Tokens that it writes of a text at most; 0 of an encoder, which only scores it."""
-        return self.loaded.config.model.context - 1 - len(self.frame.first) if self.frame.mask is None else 0
+        return written_at_most(self.loaded.config, self.frame)
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
         """Returns for each (context, continuation) the log-likelihood (nats), and whether greedy decoding gives it."""
@@ -112,6 +112,11 @@ class Continuations:
             prompt = tokenizer.decode(ids[excess:])
         parts = answer(self.loaded, prompt + SENTINEL, sampling).split("<extra_id_")
         return parts[1].partition(">")[2] if len(parts) > 1 and not parts[0] else parts[0]
+
+
+def written_at_most(config: Config, frame: Frame) -> int:
+    """Returns the tokens that a model with this frame writes of a text at most; 0 of an encoder."""
+    return config.model.context - 1 - len(frame.first) if frame.mask is None else 0
 
 
 def evaluate_harness(

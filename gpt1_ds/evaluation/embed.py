@@ -116,11 +116,15 @@ class Embedder:
         return pooled(hidden_SBD, lengths, mode, model.tokens.tensor).cpu().numpy()
 
 
-def shared_vectors(embedder: Embedder, texts: Iterable[str], groups: ProcessGroups) -> dict[str, Float32s]:
-    """Text -> its vector [D], the same on every rank; each takes its part of the different texts."""
+def shared_vectors(
+    embedder: Embedder, texts: Iterable[str], groups: ProcessGroups, watched: bool = True
+) -> dict[str, Float32s]:
+    """Text -> its vector [D], the same on every rank; each takes its part of the different texts. A bar shows it where
+    it is `watched`.
+    """
     order = sorted(set(texts), key=lambda text: (len(text), text))
     groups.compare({"texts": digest(text.encode() for text in order)})
-    with log.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
+    with log.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=watched and groups.rank == 0) as show:
         mine = embedder.vectors(order[groups.rank :: groups.world], show)
     vectors: dict[str, Float32s] = {}
     for rank, found in enumerate(groups.gather(mine)):

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.log import Show, show_nothing
+from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
@@ -98,12 +100,17 @@ def frame_of(loaded: Loaded) -> Frame:
     """What the model has seen around texts. Imported ones know rows, whatever a run's configuration would say. Raises
     ConfigError for a masked model whose tokenizer has no mask, and for an encoder-decoder's without sentinels.
     """
-    model, in_rows, imported = loaded.config.model, loaded.config.data.text != "windows", loaded.step == 0
+    return frame_for(loaded.config, loaded.tokenizer, imported=loaded.step == 0)
+
+
+def frame_for(config: Config, tokenizer: Tokenizer, imported: bool = False) -> Frame:
+    """As `frame_of`, of a model of this configuration."""
+    model, in_rows = config.model, config.data.text != "windows"
     if model.kind == "encoder_decoder":
-        return sentinel_frame(loaded.tokenizer, model.context)
+        return sentinel_frame(tokenizer, model.context)
     if model.mask != "bidirectional":
-        return causal_frame(loaded.tokenizer, model.context, in_rows and not imported)
-    return masked_frame(loaded.tokenizer, model.context, in_rows or imported)
+        return causal_frame(tokenizer, model.context, in_rows and not imported)
+    return masked_frame(tokenizer, model.context, in_rows or imported)
 
 
 def log_likelihoods(

@@ -91,6 +91,15 @@ class Tasks:
         sizes = {name: len(task.eval_docs) for name, task in self.leaves.items()}
         return {name: size if limit is None else min(size, limit) for name, size in sizes.items()}
 
+    def directions(self) -> dict[str, bool]:
+        """Returns for each NAME.METRIC of the results whether higher is better; of groups, for what they aggregate."""
+        found = {f"{name}.{key}": bool(up) for name, task in self.leaves.items() for key, up in _directions(task)}
+        for name, group in self.loaded["groups"].items():
+            known = {key: bool(up) for task in group.get_all_tasks() for key, up in _directions(task)}
+            metrics = [one.metric for one in group.aggregate_metric_list or ()]
+            found |= {f"{name}.{metric}": known[metric] for metric in metrics if metric in known}
+        return found
+
 
 def load_tasks(names: Sequence[str]) -> Tasks:
     """Tasks and groups of tasks by the harness's names, or YAML files of tasks, with their data. Raises ConfigError for
@@ -124,13 +133,18 @@ def load_tasks(names: Sequence[str]) -> Tasks:
     return Tasks(loaded)
 
 
+def check(tasks: Tasks, writes: int) -> None:
+    """Raise ConfigError for a task that a model which writes up to so many tokens cannot do."""
+    for name, task in tasks.leaves.items():
+        if task.OUTPUT_TYPE == "generate_until":
+            _check_writing(name, task.get_config("generation_kwargs") or {}, writes)
+
+
 def run(scorer: Scorer, tasks: Tasks, limit: int | None) -> list[dict[str, Any]]:
     """Results in the form of eval.json without `step`, of tasks and of groups that have a score, alike on every rank.
     `limit` asks this many examples of each task. Raises ConfigError for a task that the model cannot do.
     """
-    for name, task in tasks.leaves.items():
-        if task.OUTPUT_TYPE == "generate_until":
-            _check_writing(name, task.get_config("generation_kwargs") or {}, scorer.writes)
+    check(tasks, scorer.writes)
     with _quiet():
         found = evaluate(
             lm=HarnessModel(scorer),
@@ -140,6 +154,11 @@ def run(scorer: Scorer, tasks: Tasks, limit: int | None) -> list[dict[str, Any]]
             log_samples=False,
         )
     return [*_entries(found, tasks)]
+
+
+def _directions(task: Any) -> list[tuple[str, Any]]:
+    """Returns (metric, whether higher is better) of a task; those that do not say it are left out."""
+    return [(key, up) for key, up in task.higher_is_better().items() if up is not None]
 
 
 def _missing(name: str, manager: Any) -> str:

@@ -65,6 +65,8 @@ def describe(
         f"{data_ranks}, ZeRO {parallel.zero}, micro-batch {train.micro_batch} x {accumulate} accumulated, "
         f"{train.precision}"
     )
+    if train.evaluations:
+        yield _asked(config, total)
     if parallel.pipelined:
         loads = [sum(layer.flops() for layer in stage.layers) for stage in stages(config, vocabulary)]
         shares = ", ".join(f"{load / sum(loads):.0%}" for load in loads)
@@ -72,6 +74,18 @@ def describe(
         yield f"pipeline: shares of the work {shares}; {bubble:.0%} of the time is the pipeline filling and draining"
         if model.shared:
             yield "model.shared=true: a stage of each stack has a copy of the same block, so a pipeline saves no memory"
+
+
+def _asked(config: Config, parameters: int) -> str:
+    """What train.evaluations asks, how often, and what that takes of every rank's memory."""
+    train, best = config.train, config.checkpoint.best
+    asked = []
+    for one in train.evaluations:
+        every = train.eval_every if one.every is None else one.every
+        asked.append(f"{one.shown} every {amount(every, 'step')}" if every else f"{one.shown} at the end")
+    kept = "" if best is None else f"; the best checkpoint by {best} is kept"
+    whole = byte_size(4 * parameters)  # fp32
+    return f"evaluations: {', '.join(asked)}; meanwhile each rank also holds the whole model, {whole}{kept}"
 
 
 def total_steps(config: Config, data_tokens: int | None) -> int | None:

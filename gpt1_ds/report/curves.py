@@ -119,7 +119,7 @@ def thinned(columns: Columns, rows: int) -> Columns:
 def data(stories: Sequence[RunStory]) -> dict[str, Any]:
     """Everything that the page's charts need, as JSON values: runs (tables of columns, events) and charts (series)."""
     charts = [*(_chart(one, stories) for one in CHARTS), _score_chart("zero_shot", stories)]
-    charts.append(_score_chart("task", stories))
+    charts += [_score_chart("task", stories), *_measured_charts(stories)]
     runs = [_run(story, ROWS // len(stories)) for story in stories]
     return {"runs": runs, "charts": [chart for chart in charts if chart["series"]], "bad": BAD}
 
@@ -131,6 +131,7 @@ def _run(story: RunStory, rows: int) -> dict[str, Any]:
     tables = {"train": thinned(train, rows)}
     curves = {"held_out": ("loss", [(line["step"], line["loss"]) for line in story.held_out])}
     curves |= {f"{name} {label}": ("score", points) for name in SCORES for label, points in scores(name, story).items()}
+    curves |= {name: ("score", points) for name, points in measured(story).items()}
     for name, (key, points) in curves.items():
         values = [finite(value) for _, value in points]
         tables[name] = {**places(story.train, [step for step, _ in points]), key: values}
@@ -202,6 +203,40 @@ def scores(name: str, story: RunStory) -> dict[str, Points]:
         for metric, value in record["metrics"].items():
             found.setdefault(f"{record['split']} {metric}", []).append((record["step"], value))
     return found
+
+
+def measured(story: RunStory) -> dict[str, Points]:
+    """The curves of train.evaluations: of each the metric that decides, and what its control has of it."""
+    found: dict[str, Points] = {}
+    for record in story.measured:
+        first, scored = _deciding(record), record["metrics"]
+        for label, key in (("", first), (CONTROL, "control")):
+            if key in scored:
+                found.setdefault(f"{record['task']}{label}", []).append((record["step"], scored[key]))
+    return found
+
+
+def _deciding(record: dict[str, Any]) -> str:
+    """The first metric of a record, which is the one that decides."""
+    return next(iter(record["metrics"]), "")
+
+
+def _measured_charts(stories: Sequence[RunStory]) -> Iterator[dict[str, Any]]:
+    """A chart for each of train.evaluations, all runs in it."""
+    metrics = {record["task"]: _deciding(record) for story in stories for record in story.measured}
+    tables = [measured(story) for story in stories]
+    for place, (task, metric) in enumerate(metrics.items()):
+        series = [
+            _series(number, f"{task}{label}", "score", f"{story.name}{label}", number, style)
+            for number, story in enumerate(stories)
+            for label, style in (("", "circles"), (CONTROL, "dashes"))
+            if f"{task}{label}" in tables[number]
+        ]
+        caption = f"The {metric} of {task}, measured while the run trained (train.evaluations)."
+        if any(one["style"] == "dashes" for one in series):
+            caption += " Dashed: its control, what the model scores without what is asked about."
+        title = f"{task}, {metric}"
+        yield {"name": f"score_{place}", "title": title, "caption": caption, "series": series, "marks": []}
 
 
 def normalised(probe: str, metrics: dict[str, Any], score: float | None = None) -> float:

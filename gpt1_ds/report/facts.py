@@ -15,6 +15,7 @@ from gpt1_ds.config import load
 from gpt1_ds.config.task import SCALES
 from gpt1_ds.report.curves import GRAMS, hours
 from gpt1_ds.report.runs import RunStory
+from gpt1_ds.tracking.record import shown_metrics
 
 ENDS = {"done": "done", "user": "stopped as asked", "handover": "stopped, to be continued"}
 MACHINE = {
@@ -96,6 +97,8 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         text = f"{metric} {score[metric]:.3f}{_interval(score)} of {score['examples']} questions"
         text += f"{control}, chance {score['chance']:.3f}"
         rows.append((f"zero-shot {name}", f"{text}, after {score['step']:,} steps"))
+    for task, record in {record["task"]: record for record in story.measured}.items():
+        rows.append((f"{task}, while training", f"{shown_metrics(record['metrics'])}, after {record['step']:,} steps"))
     rows.append(("speed (median)", f"{_speed(story)} tokens per second"))
     rows.append(("time in training steps", duration(3600 * hours(story.train)[-1])))
     if seconds := wall_clock(story.events):

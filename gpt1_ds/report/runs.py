@@ -32,6 +32,7 @@ class RunStory:
     probes: dict[str, Records] = field(default_factory=dict)  # zero-shot scores by probe, each a step's metrics
     baselines: list[dict[str, Any]] = field(default_factory=list)  # n-gram scores of the run's dataset, if counted
     scores: Records = field(default_factory=list)  # a task's, while it was fine-tuned
+    measured: Records = field(default_factory=list)  # by train.evaluations, while it was pre-trained
     entries: Records = field(default_factory=list)  # all of eval.json
     environment: dict[str, Any] = field(default_factory=dict)  # env.json: of the run's last start
     folder: Path = Path()
@@ -65,6 +66,7 @@ def read(folder: Path) -> RunStory:
         probes={name: scores for name in SCALES if (scores := _evaluations(entries, PREFIX + name))},
         baselines=_baselines(Path(config.data.path[0].path) / "ngrams.json"),
         scores=[line for line in lines if line["kind"] == "task"],
+        measured=[line for line in lines if line["kind"] == "score"],
         entries=entries,
         environment=_environment(run_dir.environment),
         folder=folder,

@@ -17,6 +17,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import append, write_atomic
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
+from gpt1_ds.config.evaluations import LINEAR
 
 if TYPE_CHECKING:
     import pandas
@@ -102,11 +103,40 @@ class TaskRecord:
         return f"{self.task} {self.split}: {', '.join(scores)}, loss {self.loss:.4f}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreRecord:
+    """What the language model scores under the weights after `step` updates, of one of train.evaluations. `task`,
+    `split` and `metrics` are those that eval.json has of a checkpoint.
+    """
+
+    step: int
+    tokens: int
+    task: str
+    split: str
+    metrics: dict[str, float | None]  # by name, the one that decides first
+    kind: str = "score"
+
+    @property
+    def name(self) -> str:
+        """Returns what people call it: blimp of zero-shot/blimp, linear/sst2."""
+        return self.task if self.task.startswith(LINEAR) else self.task.partition("/")[2]
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.split}: {shown_metrics(self.metrics)}"
+
+
+def shown_metrics(metrics: dict[str, float | None]) -> str:
+    """Returns the metric that decides, and beside it what the control has and what chance gives, where they are."""
+    first, *others = metrics
+    kept = [first, *(key for key in others if key in ("control", "chance"))]
+    return ", ".join(f"{key} {'not defined' if (x := metrics[key]) is None else f'{x:.4g}'}" for key in kept)
+
+
 _KINDS = {  # of fields, by their types
     **{"int": "count", "int | None": "number", "float": "number", "float | None": "number"},
     **{"str": "text", "str | None": "text", "bool": "truth", "dict[str, float | None]": "numbers"},
 }
-_RECORDS = {record.kind: record for record in (TrainRecord, EvalRecord, TaskRecord)}
+_RECORDS = {record.kind: record for record in (TrainRecord, EvalRecord, TaskRecord, ScoreRecord)}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -140,7 +170,7 @@ class MetricsFile:
         write_atomic(self.path, "".join(_line(record) for record in kept))
         self._pending.clear()
 
-    def add(self, record: TrainRecord | EvalRecord | TaskRecord) -> None:
+    def add(self, record: TrainRecord | EvalRecord | TaskRecord | ScoreRecord) -> None:
         self._pending.append(_line(asdict(record)))
         try:
             append(self.path, "".join(self._pending))
@@ -162,8 +192,9 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
-    """A row per line of the run folder's metrics.jsonl, in the order of its writing. `kind` is train, eval or task;
-    a task's scores are columns by their names; what a kind does not have is NaN. Units are those of the file.
+    """A row per line of the run folder's metrics.jsonl, in the order of its writing. `kind` is train, eval, task or
+    score; scores of the last two are columns by their names; what a kind does not have is NaN. Units are those of the
+    file.
 
     Raises DataError for a folder that is no run folder, UserError where pandas is not installed.
     """

@@ -80,10 +80,10 @@ class Sink(Protocol):
 
 def values_of(record: dict[str, Any]) -> dict[str, float]:
     """The numbers of a record by the names that trackers show: `loss` of kind train is train/loss; a task's begin with
-    task and split.
+    task and split, those of train.evaluations as in eval.json (zero-shot/blimp/accuracy).
     """
     kind = record["kind"]
-    where = f"{record['task']}/{record['split']}" if kind == "task" else kind
+    where = {"task": f"{record.get('task')}/{record.get('split')}", "score": record.get("task")}.get(kind, kind)
     found = {**record, **record.get("metrics", {})}
     return {f"{where}/{key}": value for key, value in found.items() if isinstance(value, (int, float))}
 

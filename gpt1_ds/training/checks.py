@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,11 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import read_json, write_json
 from gpt1_ds.common.remote import check_address
 from gpt1_ds.config import Config, load_recorded, world_problems
+from gpt1_ds.config.evaluations import HELD_OUT, KEY
 from gpt1_ds.config.validate import cpu_problems
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.sources import Data, lacks_embedded_corpus, open_data, row_note, with_embedded_corpus
@@ -239,12 +241,43 @@ def check_first_state(start: Start) -> None:
         resume.check_steps_left(config, folder, facts, start.steps or 0)
 
 
+def check_evaluations(start: Start) -> None:
+    """What train.evaluations and checkpoint.best name is there."""
+    config, best = start.config, start.config.checkpoint.best
+    problems: list[str] = []
+    for one in config.train.evaluations:
+        if not one.lm_eval:
+            from gpt1_ds.tasks.zeroshot import read_probe  # which loads all tasks
+            from gpt1_ds.training.linear_task import read_linear
+
+            try:
+                if one.is_probe:
+                    read_probe(one)
+                else:
+                    read_linear(one)
+            except DataError as error:
+                problems += [f"{KEY}: {problem}" for problem in error.problems]
+        elif find_spec("lm_eval") is None:
+            problems.append(
+                f"{KEY}: lm_eval={one.lm_eval}: lm-evaluation-harness is not installed; pip install 'gpt1-ds[lm-eval]'"
+            )
+        elif one.lm_eval.endswith((".yaml", ".yml")) and not Path(one.lm_eval).is_file():
+            problems.append(f"{KEY}: lm_eval={one.lm_eval}: no such task file")
+    if best is not None and start.data is not None and start.data.held_out is None and best.startswith(f"{HELD_OUT}."):
+        problems.append(
+            f"checkpoint.best={best}: {start.placed.data.path[0].path} has no held-out text; build it with "
+            "--validation above 0"
+        )
+    ConfigError.raise_all(problems)
+
+
 CHECKS: tuple[Callable[[Start], None], ...] = (
     check_settings,
     check_place,
     check_tokenizer,
     check_material,
     check_length,
+    check_evaluations,
     check_folder,
     check_first_state,
 )

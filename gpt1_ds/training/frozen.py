@@ -6,8 +6,10 @@ train. What a pre-trained model knows without being trained further; it needs no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +45,7 @@ def fit_frozen(config: Config) -> Outcome:
         checkpoint = groups.agree(lambda: find_checkpoint(source))
         same_manifest(groups, checkpoint)
         embedder = groups.agree(lambda: Embedder(load_checkpoint(checkpoint)))
-        rows = [row for examples in data.splits.values() for row in text_rows(examples)]
-        vectors = shared_vectors(embedder, (text for row in rows for text in row if text), groups)
+        vectors = shared_vectors(embedder, texts_of(data), groups)
         groups.on_rank_0(lambda: _fit(data, vectors, run_dir))
     return Outcome(DONE, 0)
 
@@ -55,7 +56,25 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
     run_dir.add_event("started", step=0)
 
 
-def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
+def texts_of(data: TaskData) -> Iterator[str]:
+    """Every text of a task, that of a pair by itself."""
+    return (text for examples in data.splits.values() for row in text_rows(examples) for text in row if text)
+
+
+@dataclass(frozen=True)
+class LinearScores:
+    """What a linear model of the vectors says of the labelled examples of a split, and how good that is."""
+
+    split: str
+    ids: list[str]
+    found: NDArray[Any]  # [N]
+    metrics: dict[str, float | None]  # by name, the task's first one first
+
+
+def linear_scores(data: TaskData, vectors: dict[str, Float32s]) -> Iterator[LinearScores]:
+    """Fits on train and yields the scores of every other split with labels. Raises DataError when scikit-learn is not
+    installed, ValueError for labels of one class.
+    """
     train = [row for row in data.splits["train"] if row.is_labelled]
     predict = fit_linear(data.task, train, FrozenFeatures(vectors, text_rows(train)))
     for split, examples in sorted(data.splits.items()):
@@ -65,8 +84,14 @@ def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
         found, gold = predict(rows), data.task.gold(rows)
         classes, groups = len(data.task.labels), [row.group for row in rows]
         metrics = {metric: measure(metric, gold, found, classes, groups) for metric in data.task.metrics}
+        yield LinearScores(split, [row.id for row in rows], found, metrics)
+
+
+def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
+    for one in linear_scores(data, vectors):
+        split, metrics = one.split, one.metrics
         merge(run_dir.evaluation, {"task": data.task.name, "split": split, "step": 0, "metrics": metrics})
-        write_submission(data.task, [row.id for row in rows], found, run_dir.path / FOLDER, split)
+        write_submission(data.task, one.ids, one.found, run_dir.path / FOLDER, split)
         told = ", ".join(f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in metrics.items())
         log.say(f"{data.task.name} {split}, frozen features: {told}")
     write_json(run_dir.done, {"step": 0})

@@ -73,6 +73,27 @@ class Pretraining(Workload):
         load(folder)
 
 
+class MeasuredPretraining(Pretraining):
+    """Pre-training that is also measured by train.evaluations, or keeps the best checkpoint by what is measured."""
+
+    def __init__(self, config: Config, data: Data, groups: ProcessGroups) -> None:
+        from gpt1_ds.training.evaluations import Evaluations  # which loads all tasks
+
+        super().__init__(config, data, groups)
+        self.measure = self.config.checkpoint.best or ""
+        self.evaluations = Evaluations(self.config, self.steps, self.tokenizer, groups)
+
+    def is_evaluation_due(self, step: int) -> bool:
+        return super().is_evaluation_due(step) or bool(self.evaluations.due(step))
+
+    def evaluate(self, engine: Engine, step: int, tokens: int) -> list[Record]:
+        found = super().evaluate(engine, step, tokens) if super().is_evaluation_due(step) else []
+        return found + self.evaluations.measure(engine, self.objective.head, step, tokens)
+
+    def score(self, records: Sequence[Record]) -> float | None:
+        return self.evaluations.score(records)
+
+
 def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], None]) -> Pretraining:
     """The workload on the data that the configuration names, verified. Raises DataError and ConfigError."""
     data = groups.agree(lambda: open_data(config))
@@ -83,7 +104,8 @@ def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], 
         groups.agree(lambda: verify_share(streams, part, alive))
     if groups.rank == 0 and (note := row_note(config, data)):
         log.say(note)
-    return Pretraining(config, data, groups)
+    is_measured = config.train.evaluations or config.checkpoint.best
+    return (MeasuredPretraining if is_measured else Pretraining)(config, data, groups)
 
 
 def pretrain(config: Config) -> int:

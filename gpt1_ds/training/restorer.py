@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,5 +63,8 @@ class Restorer:
     def _state(self, folder: Path, facts: dict[str, Any]) -> TrainingState:
         check_data(self.config, folder, facts, self.workload.data_hash)
         state = TrainingState.from_manifest(facts, self.lowest)
+        if state.best is not None and state.best.measure != self.workload.measure:  # a run may choose another, or none
+            state = replace(state, best=None)
+            self.engine.groups.on_rank_0(lambda: self.run_dir.best.unlink(missing_ok=True))
         self.saver.was_read(state, folder)
         return state

@@ -41,6 +41,7 @@ MAY_CHANGE = (
     "train.log_every",
     "train.eval_every",
     "train.eval_batches",
+    "train.evaluations",
     "train.profile",
     "checkpoint.",
     "guard.",

@@ -25,7 +25,7 @@ from gpt1_ds.training.batches import ends_alone
 from gpt1_ds.training.mirror import Mirror
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.spike_policy import divergence
-from gpt1_ds.training.state import Best, TrainingState
+from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record, Workload
 
 
@@ -156,10 +156,9 @@ class Evaluator:
             if isinstance(record, EvalRecord):
                 state = self._judged(state, record.loss)
         score = self.workload.score(records)
-        if score is not None and (state.best is None or score > state.best.score):
-            best = replace(state, best=Best(state.step, score))
-            state = best if self.saver.save_best(best) else state  # in the end a run looks for its best on the disk
-        return state
+        better = None if score is None else state.as_best(score, self.workload.measure)
+        is_kept = better is not None and self.saver.save_best(better)  # in the end a run looks for its best on the disk
+        return better if better is not None and is_kept else state
 
     def _judged(self, state: TrainingState, loss: float) -> TrainingState:
         lowest = state.lowest_validation_loss

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpt1_ds.common.errors import EXIT_CONTINUE
@@ -16,10 +16,18 @@ from gpt1_ds.launcher.launch import STORE_VARIABLE
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far: after `step` updates, with `score`."""
+    """The best evaluation so far: after `step` updates, with `score`, of which higher is better. Pre-training says of
+    what it is: `measure` is checkpoint.best.
+    """
 
     step: int
     score: float
+    measure: str = ""
+
+    def to_manifest(self) -> dict[str, Any]:
+        """Returns what a checkpoint's manifest says of it."""
+        named = {"best_measure": self.measure} if self.measure else {}
+        return {"best": {"step": self.step, "score": self.score}, **named}
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,12 @@ class TrainingState:
             number += skipped <= number
         return number
 
+    def as_best(self, score: float, measure: str) -> TrainingState | None:
+        """Returns this state as the best so far; None where it is not."""
+        if self.best is not None and score <= self.best.score:
+            return None
+        return replace(self, best=Best(self.step, score, measure))
+
     def to_manifest(self) -> dict[str, Any]:
         """What a checkpoint's manifest says of it."""
         return {
@@ -49,7 +63,7 @@ class TrainingState:
             "passed_over": list(self.skipped_batches),
             "evaluated": self.evaluated,
             "guard": [list(pair) for pair in self.window],
-            **({"best": asdict(self.best)} if self.best else {}),
+            **(self.best.to_manifest() if self.best else {}),
             "lowest_held_out": self.lowest_validation_loss,
         }
 
@@ -60,7 +74,7 @@ class TrainingState:
             step=int(manifest["step"]),
             tokens=int(manifest["tokens"]),
             evaluated=int(manifest.get("evaluated", manifest["step"])),
-            best=Best(**manifest["best"]) if manifest.get("best") else None,
+            best=Best(**best, measure=manifest.get("best_measure") or "") if (best := manifest.get("best")) else None,
             skipped_batches=tuple(manifest.get("passed_over") or ()),
             window=tuple((float(loss), float(norm)) for loss, norm in manifest.get("guard") or ()),
             lowest_validation_loss=float(manifest.get("lowest_held_out", lowest)),

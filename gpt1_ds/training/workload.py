@@ -13,14 +13,16 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.objectives.base import Objective
-from gpt1_ds.tracking.record import EvalRecord, TaskRecord
+from gpt1_ds.tracking.record import EvalRecord, ScoreRecord, TaskRecord
 from gpt1_ds.training.batches import StepBatch
 
-Record = EvalRecord | TaskRecord
+Record = EvalRecord | TaskRecord | ScoreRecord
 
 
 class Workload(ABC):
     """Every rank has its own and calls it alike. `config` names the vocabulary size."""
+
+    measure = ""  # of pre-training: what `score` is a value of
 
     config: Config
     tokenizer: Tokenizer

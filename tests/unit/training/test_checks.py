@@ -7,12 +7,14 @@ import pydoc_data.topics
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.cli import main
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, load, to_yaml
 from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.launcher import launch
@@ -149,6 +151,12 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
     checks.check_length: [
         (lambda _: ["train.steps=100k", "data.epochs_limit=1"], "data.epochs_limit=1.0: 100000 steps pass"),
     ],
+    checks.check_evaluations: [
+        (lambda _: ["train.evaluations=[{name: blimp, path: nowhere}]"], "train.evaluations: nowhere: no such folder"),
+        (lambda _: ["train.evaluations=[{lm_eval: nope.yaml}]"], "lm_eval=nope.yaml: no such task file"),
+        (lambda _: ["train.evaluations=[{linear: model/gpt1}]"], "linear=model/gpt1 names no task; give a preset"),
+        (lambda _: ["train.evaluations=[{linear: finetune/sst2}]"], "train.evaluations: data/sst2: no such folder"),
+    ],
     checks.check_folder: [
         (_of_another_run, "belongs to another configuration: model.layers was 2 and is now 3"),
         (_with_a_shorter_context, "belongs to another configuration: model.context was 32 and is now 16"),
@@ -276,3 +284,14 @@ def test_a_configuration_is_resolved_as_its_run_saves_it(world: dict[str, Path])
     config = load([], [*SHORT, f"data.path={world['data']}"])
     assert config.model.vocab_size is None
     assert configuration.resolved(config).model.vocab_size == 500
+
+
+def test_what_is_measured_needs_its_library_and_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    config = load([], ["train.evaluations=[{lm_eval: blimp}]", "checkpoint.best=eval.loss", "data.path=d"])
+    start: Any = SimpleNamespace(config=config, placed=config, data=SimpleNamespace(held_out=None))
+    with pytest.raises(ConfigError) as caught:
+        checks.check_evaluations(start)
+    library, text = caught.value.problems
+    assert "lm_eval=blimp: lm-evaluation-harness is not installed; pip install 'gpt1-ds[lm-eval]'" in library
+    assert text == "checkpoint.best=eval.loss: d has no held-out text; build it with --validation above 0"

@@ -16,7 +16,7 @@ from gpt1_ds.training.state import Best, TrainingState
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_best_that_no_disk_took_is_not_remembered(taken: bool, tmp_path: Path) -> None:
     """Else the run would look for it in the end, for ever."""
-    workload: Any = SimpleNamespace(evaluate=lambda *_: [], score=lambda _: 0.7)
+    workload: Any = SimpleNamespace(evaluate=lambda *_: [], score=lambda _: 0.7, measure="")
     engine: Any = SimpleNamespace(progress=lambda _: None, groups=SimpleNamespace(rank=0))
     saver: Any = SimpleNamespace(save_best=lambda state: taken)
     evaluator = Evaluator(workload, engine, RunDir(tmp_path), saver, lambda _: None)
