@@ -39,6 +39,7 @@ class RunDir:
         self.done = path / "DONE"
         self.stop = path / "STOP"
         self.save = path / "SAVE"
+        self.profile_request = path / "PROFILE"
         self.lock = path / ".lock"
         self._pending: list[str] = []  # events that a full disk did not take
 

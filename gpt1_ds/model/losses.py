@@ -7,7 +7,8 @@ examples of a group.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,17 @@ class Loss(Protocol):
     measures: list[dict[str, Tensor]]
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
+
+
+Observer = Callable[[Tensor, Tensor, Tensor], None]  # of tokens: losses in nats, weights, positions, of one shape
+
+
+def language_loss(loss: Any) -> LanguageLoss | None:
+    """Returns the part of a loss that predicts tokens; None where a loss has none."""
+    if isinstance(loss, LanguageLoss):
+        return loss
+    inner = getattr(loss, "language", None) or getattr(loss, "loss", None)
+    return None if inner is None else language_loss(inner)
 
 
 def make_loss(config: Config, head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
@@ -63,6 +75,7 @@ class LanguageLoss:
         self.target = Target.smoothed(smoothing, vocab_size)
         self.scores: list[Tensor] = []
         self.measures: list[dict[str, Tensor]] = []
+        self.observer: Observer | None = None  # of the tokens of a step that is watched
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
         hidden_SBD, weight_VD, bias_V = states.last, states.weight_VD, states.bias_V
@@ -75,7 +88,12 @@ class LanguageLoss:
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
         labels_T, weights_T = labels_SB.flatten(), weights_SB.flatten()
         target = self.target if torch.is_grad_enabled() else SHARP
-        loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V, target)
+        observer = self.observer if torch.is_grad_enabled() else None
+        each_T = None if observer is None else torch.empty_like(weights_T)
+        loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V, target, each_T)
+        if observer is not None and each_T is not None:
+            row_S1 = torch.arange(len(labels_SB), device=each_T.device)[:, None]
+            observer(each_T.view_as(weights_SB), weights_SB, places[0] if places else row_S1.expand_as(weights_SB))
         if places and not torch.is_grad_enabled():  # an evaluation, which may multiply with the vocabulary once more
             chunks = chunk_logits(hidden_TD, weight_VD, bias_V)
             hits = head_hits(chunks, labels_T, weights_T, real, self.tensor)

@@ -42,6 +42,7 @@ MAY_CHANGE = (
     "train.eval_every",
     "train.eval_batches",
     "train.profile",
+    "train.watch",
     "checkpoint.",
     "guard.",
     "tracking.",

@@ -26,7 +26,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.model import products
 from gpt1_ds.model.build import compiles
-from gpt1_ds.monitoring.profiler import Profile
+from gpt1_ds.monitoring.profiler import Profile, Request
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, resume, trackers
 from gpt1_ds.training.batches import Batches
@@ -135,6 +135,9 @@ def _build(
         for note in filter(None, notes):
             log.say(note)
     steps = StepLog(workload, run_dir, engine, sinks)
+    if groups.rank == 0:
+        for note in steps.watch.omissions():
+            log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)
     trainer = Trainer(
         config=config,
@@ -148,7 +151,15 @@ def _build(
         restorer=restorer,
         evaluator=Evaluator(workload, engine, run_dir, saver, steps.evaluation),
         log=steps,
-        profile=Profile(config.train, workload.steps, run_dir, engine, watchdog, steps.clock.pause),
+        profile=Profile(
+            config.train,
+            workload.steps,
+            run_dir,
+            engine,
+            watchdog,
+            steps.clock.pause,
+            Request(lambda: requests.wants_profile, requests.profiled),
+        ),
         requests=requests,
         run_dir=run_dir,
         beat=watchdog.beat,
