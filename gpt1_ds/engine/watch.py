@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -85,7 +86,9 @@ class Watch:
         self.engine, self.level, self.batch_sizes = engine, config.train.watch, batch_sizes
         self.buckets = bucket_names(config.model.context)
         several = config.task is None and len(config.data.path) > 1
-        self.sources = [source.path for source in config.data.path] if several else []
+        paths = [source.path for source in config.data.path] if several else []
+        folders = [Path(path).name for path in paths]
+        self.sources = folders if len(set(folders)) == len(folders) else paths
         self._weights = [source.weight for source in config.data.path]
         self._shape = batch_shape(config, engine.groups)
         self.kinds = list(dict.fromkeys(map(kind_of, engine.architecture.parameters)))

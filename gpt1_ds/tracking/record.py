@@ -140,7 +140,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     for one in found:
         if (record := _RECORDS.get(one["kind"])) is not None:
             kinds = {field.name: _KINDS[str(field.type)] for field in fields(record)}
-            check_types(path, f"the {one['kind']} record of step {one['step']}", one, kinds, OPTIONAL)
+            given = {key: value for key, value in one.items() if value is not None or key not in OPTIONAL}
+            check_types(path, f"the {one['kind']} record of step {one['step']}", given, kinds, OPTIONAL)
     return found
 
 
