@@ -102,8 +102,8 @@ class Watch:
         if self._is_graphed:
             yield "train.watch=all: micro-batches are CUDA graphs: norms alone are watched; train.cuda_graphs=off"
             return
-        if self.engine.groups.layout.pipeline > 1:
-            yield "train.watch=all: in a pipeline the noise scale is left out: stages sum gradients of tied weights"
+        if not self._has_noise:
+            yield "train.watch=all: the noise scale is left out: stages of a pipeline sum gradients of tied weights"
         if self._is_compiled:
             yield "train.watch=all: blocks are compiled: their largest activations are left out; train.compile=off"
 
@@ -112,9 +112,11 @@ class Watch:
         if self._measured is not None:
             self._measured.stop()  # a step that was rolled back
         self._measured = None
-        if is_due and self.level != "off":
+        if is_due:
             inside = self.level == "all" and not self._is_graphed
-            self._measured = _Measured(self.engine, len(self.buckets), inside, inside and not self._is_compiled)
+            self._measured = _Measured(
+                self.engine, len(self.buckets), inside, inside and self._has_noise, inside and not self._is_compiled
+            )
 
     def end(self, number: int, result: StepResult) -> dict[str, Any]:
         """Returns fields of the TrainRecord of the step on batch `number`; none where it was not measured."""
@@ -167,6 +169,12 @@ class Watch:
         return found | ({"noise_scale": above / below} if below > 0 else {})
 
     @property
+    def _has_noise(self) -> bool:
+        """Whether ranks see whole gradients of a micro-batch: not where stages sum those of weights that they share."""
+        held = [one.name for layer in self.engine.architecture.layers for one in layer.parameters]
+        return self.engine.groups.layout.pipeline == 1 or len(held) == len(set(held))
+
+    @property
     def _is_graphed(self) -> bool:
         graphs = getattr(self.engine, "graphs", None)
         return graphs is not None and graphs.problem is None
@@ -179,7 +187,7 @@ class Watch:
 class _Measured:
     """One step. What it has put into the engine is out after `stop`."""
 
-    def __init__(self, engine: Engine, buckets: int, inside: bool, activations: bool) -> None:
+    def __init__(self, engine: Engine, buckets: int, losses: bool, noise: bool, activations: bool) -> None:
         self.engine, self.groups, self.buckets = engine, engine.groups, buckets
         self.loss_scale = engine.loss_scale()  # the step may change it
         self.parts = counted_parts(engine)
@@ -187,8 +195,7 @@ class _Measured:
         self.updates: dict[str, list[Tensor]] = {}
         self.micro_batches: list[Tensor] = []  # squares of gradients of one micro-batch, parameter by parameter
         self.largest: dict[str, list[Tensor]] = {}
-        self.losses: list[Tensor] = []  # [2, buckets]: weighted losses and weights of a micro-batch
-        self.rows: list[Tensor] = []  # [2, rows]: the same
+        self.tokens: list[tuple[Tensor, Sequence[Tensor]]] = []  # of each micro-batch: nats of its tokens, its labels
         self._before: dict[Tensor, Tensor] = {}  # of the update under way
         self._seen: set[Tensor] = set()
         base = base_optimizer(engine)
@@ -196,10 +203,10 @@ class _Measured:
             base.register_step_pre_hook(self._update_begins),
             base.register_step_post_hook(self._update_ends),
         ]
-        self._loss = language_loss(engine.loss) if inside else None
+        self._loss = language_loss(engine.loss) if losses else None
         if self._loss is not None:
             self._loss.observer = self._observe
-        if inside and self.groups.layout.pipeline == 1:
+        if noise:
             counted = [
                 parameter
                 for parameter in engine.module.parameters()
@@ -238,10 +245,11 @@ class _Measured:
                 largest[place, self.groups.rank] = torch.stack(self.largest[output]).max()
         losses = torch.zeros(2, self.buckets, dtype=torch.float64, device=device)
         by_source = torch.zeros(2, sources, dtype=torch.float64, device=device)
-        if self.losses and self.groups.tensor_rank == 0:
-            losses += torch.stack(self.losses).sum(0)
-            for rows, source_B in zip(self.rows, source_of, strict=True) if source_of else ():
-                by_source.index_add_(1, source_B.to(device), rows)
+        for number, tokens in enumerate(self.tokens if self.groups.tensor_rank == 0 else ()):
+            by_position, by_row = self._losses(*tokens)
+            losses += by_position
+            if source_of:
+                by_source.index_add_(1, source_of[number].to(device), by_row)
         packed = [*by_kind, micro, largest, *losses, *by_source]
         values = torch.cat([one.flatten() for one in packed])
         if self.groups.world > 1:
@@ -255,8 +263,9 @@ class _Measured:
         return dict(zip(keys, found, strict=True))
 
     def _micro_batches(self, device: torch.device) -> Tensor:
-        """Returns how many this rank counts: those whose gradients were seen, once among tensor-parallel ranks."""
-        seen = self.engine.micro_batches if self.micro_batches and self.groups.tensor_rank == 0 else 0
+        """Returns how many this rank counts: those whose gradients were seen, once among the ranks of a replica."""
+        counts = self.groups.tensor_rank == 0 and self.groups.is_first_stage
+        seen = self.engine.micro_batches if self.micro_batches and counts else 0
         return torch.tensor(float(seen), dtype=torch.float64, device=device)
 
     @torch.no_grad()
@@ -290,14 +299,23 @@ class _Measured:
         for value in values:
             self.largest.setdefault(kind, []).append(torch.linalg.vector_norm(value.detach(), math.inf).double())
 
-    def _observe(self, losses: Tensor, weights: Tensor, positions: Tensor) -> None:
-        """Nats of the tokens of a micro-batch, their weights and their positions, of one shape."""
-        starts = torch.tensor(POSITIONS[1 : self.buckets], device=losses.device)
-        bucket = torch.bucketize(positions.flatten(), starts, right=True)
-        both = torch.stack([losses * weights, weights]).double()  # [2, positions, rows]
-        self.losses.append(torch.zeros(2, self.buckets, dtype=torch.float64, device=losses.device))
-        self.losses[-1].index_add_(1, bucket, both.flatten(1))
-        self.rows.append(both.sum(1))
+    def _observe(self, labels: Sequence[Tensor]) -> Tensor:
+        """Returns where the loss of a micro-batch puts the nats of each token."""
+        nats = torch.empty_like(labels[-1]).flatten()
+        self.tokens.append((nats, labels))
+        return nats
+
+    def _losses(self, nats: Tensor, labels: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Returns weighted losses and weights, [2, buckets] and [2, rows]. Of labels [S, B] the position is the first
+        index; where few count, the first of three labels has their positions.
+        """
+        *places, weights = (*labels[:-2], labels[-1])
+        at = places[0] if places else torch.arange(len(weights), device=nats.device)[:, None].expand_as(weights)
+        starts = torch.tensor(POSITIONS[1 : self.buckets], device=nats.device)
+        both = torch.stack([nats.view_as(weights) * weights, weights]).double()
+        by_position = torch.zeros(2, self.buckets, dtype=torch.float64, device=nats.device)
+        by_position.index_add_(1, torch.bucketize(at.flatten(), starts, right=True), both.flatten(1))
+        return by_position, both.sum(1)
 
 
 def _add_squares(found: dict[str, list[Tensor]], flat: Tensor, parts: Iterable[tuple[Any, int, int]]) -> None:

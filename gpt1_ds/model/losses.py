@@ -37,7 +37,7 @@ class Loss(Protocol):
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
 
 
-Observer = Callable[[Tensor, Tensor, Tensor], None]  # of tokens: losses in nats, weights, positions, of one shape
+Observer = Callable[[tuple[Tensor, ...]], Tensor]  # labels -> fp32 [T], which receives the nats of their tokens
 
 
 def language_loss(loss: Any) -> LanguageLoss | None:
@@ -88,12 +88,8 @@ class LanguageLoss:
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
         labels_T, weights_T = labels_SB.flatten(), weights_SB.flatten()
         target = self.target if torch.is_grad_enabled() else SHARP
-        observer = self.observer if torch.is_grad_enabled() else None
-        each_T = None if observer is None else torch.empty_like(weights_T)
+        each_T = None if self.observer is None else self.observer(labels)
         loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V, target, each_T)
-        if observer is not None and each_T is not None:
-            row_S1 = torch.arange(len(labels_SB), device=each_T.device)[:, None]
-            observer(each_T.view_as(weights_SB), weights_SB, places[0] if places else row_S1.expand_as(weights_SB))
         if places and not torch.is_grad_enabled():  # an evaluation, which may multiply with the vocabulary once more
             chunks = chunk_logits(hidden_TD, weight_VD, bias_V)
             hits = head_hits(chunks, labels_T, weights_T, real, self.tensor)

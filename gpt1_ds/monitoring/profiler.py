@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._C._autograd import DeviceType
@@ -197,11 +197,13 @@ ALLOCATIONS = 200_000  # newest ones of a rank's GPU that a snapshot of its memo
 Pause = Callable[[], AbstractContextManager[None]]  # stops the clock that times steps
 
 
-class Request(NamedTuple):
-    """A person's wish for a profile: whether there is one, and what to call when it is fulfilled."""
+class Request(Protocol):
+    """A person's wish for a profile, the same on all ranks."""
 
-    is_asked: Callable[[], bool]
-    fulfilled: Callable[[], None]
+    wants_profile: bool
+
+    def profiled(self) -> None:
+        """It is fulfilled."""
 
 
 class Profile:
@@ -230,15 +232,15 @@ class Profile:
         """Step `step` begins, and with it, perhaps, the recording; or the one before it was the last."""
         if step not in self.window:
             self.end()
-        if self._recording is None and self.request.is_asked():
-            self._answer(step)
-        if self._recording is None and step in self.window:
+        if self._recording is None and (step in self.window or self.request.wants_profile):
             with self.pause():
-                self._begin()
+                self._begin(step)
         if self._recording is not None:
             self._recording.step(step)
 
-    def _begin(self) -> None:
+    def _begin(self, step: int) -> None:
+        if self.request.wants_profile:
+            self._answer(step)
         try:
             self.groups.on_rank_0(self._clear)
         except UserError as problem:
@@ -299,7 +301,7 @@ class Profile:
     def _fulfil(self) -> None:
         if self.is_answering:
             self.is_answering = False
-            self.request.fulfilled()
+            self.request.profiled()
 
     def _place(self) -> dict[str, Any]:
         groups = self.groups

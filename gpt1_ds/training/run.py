@@ -26,7 +26,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.model import products
 from gpt1_ds.model.build import compiles
-from gpt1_ds.monitoring.profiler import Profile, Request
+from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, resume, trackers
 from gpt1_ds.training.batches import Batches
@@ -158,7 +158,7 @@ def _build(
             engine,
             watchdog,
             steps.clock.pause,
-            Request(lambda: requests.wants_profile, requests.profiled),
+            requests,
         ),
         requests=requests,
         run_dir=run_dir,

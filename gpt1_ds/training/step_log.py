@@ -142,7 +142,7 @@ class StepLog:
             peak_memory_gib=peak_memory_gib(self.engine),
             batch_fingerprint=mark,
             loss_scale=result.loss_scale if self.engine.deepspeed.fp16_enabled() else None,
-            **self.watch.end(state.batch_number(state.step), result),
+            **(self.watch.end(state.batch_number(state.step), result) if self.watch.level != "off" else {}),
         )
         self._heap.trim()
         if self.groups.rank == 0:

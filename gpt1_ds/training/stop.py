@@ -74,8 +74,7 @@ class Requests:
         user = handover = save = profile = gone = False
         if self.groups.rank == 0:
             gone = _stamp(self.run_dir.checkpoints) == ()
-            user, save = self._is_asked(self.run_dir.stop), self._is_asked(self.run_dir.save)
-            profile = self._is_asked(self.run_dir.profile_request)
+            user, save, profile = map(self._is_asked, self.run_dir.requests)
             handover = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
             handover |= time.time() >= self.deadline
         here = [fingerprint, user, handover or self._signalled, save, profile, written, bad, gone]
