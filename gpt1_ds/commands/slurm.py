@@ -73,6 +73,7 @@ def _submit(options: argparse.Namespace) -> int:
     print(f"watch it:                  gpt1-ds slurm status {run}")
     if options.what in submit.TRAINING:
         print(f"save and end:              touch {run}/STOP")
+        print(f"record where time goes:    touch {run}/PROFILE")
         print(f"save and continue in a next:  scancel --batch --signal=USR1 {job}")
     return 0
 

@@ -39,6 +39,8 @@ class RunDir:
         self.done = path / "DONE"
         self.stop = path / "STOP"
         self.save = path / "SAVE"
+        self.profile_request = path / "PROFILE"
+        self.requests = (self.stop, self.save, self.profile_request)  # files by which a person asks
         self.lock = path / ".lock"
         self._pending: list[str] = []  # events that a full disk did not take
 

@@ -21,6 +21,7 @@ EMBEDDED = "python-docs"  # the corpus inside every Python: its documentation
 LARGEST_BATCH = 1 << 20  # sequences
 RowText = Literal["windows", "full_sentences", "document_sentences", "pairs", "sentence_pairs"]
 PAIRS = ("pairs", "sentence_pairs")  # texts of a row, of which the second follows the first, or does not
+Watched = Literal["off", "norms", "all"]
 Patches = Literal["fast", "fixes", "none"]
 NewPositions = Literal["refuse", "draw", "repeat"]
 AUTO = 0  # of micro_batch
@@ -113,6 +114,7 @@ class TrainConfig:
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
     label_smoothing: float = 0.0  # share of each token's target spread over the vocabulary; never in evaluations
     log_every: int = 10  # steps between lines in metrics.jsonl
+    watch: Watched = "off"  # at logged steps: norms by kind of layer; all: more (guide pretraining)
     eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
     eval_batches: int = 8  # held-out batches of global_batch sequences per evaluation; 0: all of the held-out data
     evaluations: list[EvaluationConfig] = field(default_factory=list)  # probes and tasks asked while it trains

@@ -176,6 +176,24 @@ def _copies(engine: Engine) -> list[tuple[ProcessGroup, set[str]]]:
     return list(copies.items())
 
 
+def counted_parts(engine: Engine) -> dict[Tensor, list[tuple[ParameterInfo, int, int]]]:
+    """Returns of every tensor that the optimizer updates here the parameters in it: each with its first element there
+    and its number of elements. Every element of the model is listed on exactly one rank; pad rows on none.
+    """
+    found: dict[Tensor, list[tuple[ParameterInfo, int, int]]] = {}
+    for piece in _pieces(engine):
+        info = names.info(piece.parameter)
+        count = min(piece.count, math.prod(info.local_shape) - piece.offset)
+        if count > 0 and is_saved_here(engine, info):
+            found.setdefault(piece.flat, []).append((info, piece.start, count))
+    return found
+
+
+def base_optimizer(engine: Engine) -> AdamW:
+    """Returns the torch optimizer, whose `step` is called once in an update, or once for each of its groups."""
+    return _base(engine.deepspeed.optimizer)
+
+
 def forget_moments(engine: Engine) -> None:
     """Let the optimizer start afresh."""
     _base(engine.deepspeed.optimizer).state.clear()

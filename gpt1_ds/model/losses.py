@@ -7,7 +7,8 @@ examples of a group.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,17 @@ class Loss(Protocol):
     measures: list[dict[str, Tensor]]
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
+
+
+Observer = Callable[[tuple[Tensor, ...]], Tensor]  # labels -> fp32 [T], which receives the nats of their tokens
+
+
+def language_loss(loss: Any) -> LanguageLoss | None:
+    """Returns the part of a loss that predicts tokens; None where a loss has none."""
+    if isinstance(loss, LanguageLoss):
+        return loss
+    inner = getattr(loss, "language", None) or getattr(loss, "loss", None)
+    return None if inner is None else language_loss(inner)
 
 
 def make_loss(config: Config, head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
@@ -63,6 +75,7 @@ class LanguageLoss:
         self.target = Target.smoothed(smoothing, vocab_size)
         self.scores: list[Tensor] = []
         self.measures: list[dict[str, Tensor]] = []
+        self.observer: Observer | None = None  # of the tokens of a step that is watched
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
         hidden_SBD, weight_VD, bias_V = states.last, states.weight_VD, states.bias_V
@@ -75,7 +88,8 @@ class LanguageLoss:
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
         labels_T, weights_T = labels_SB.flatten(), weights_SB.flatten()
         target = self.target if torch.is_grad_enabled() else SHARP
-        loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V, target)
+        each_T = None if self.observer is None else self.observer(labels)
+        loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V, target, each_T)
         if places and not torch.is_grad_enabled():  # an evaluation, which may multiply with the vocabulary once more
             chunks = chunk_logits(hidden_TD, weight_VD, bias_V)
             hits = head_hits(chunks, labels_T, weights_T, real, self.tensor)

@@ -1,5 +1,5 @@
-"""`train.profile`: a trace of a few steps on every rank, and one summary of where their time went, as plain spans and
-sums.
+"""`train.profile`, or a file PROFILE in the run folder: a trace of a few steps on every rank, and one summary of where
+their time went, as plain spans and sums. Who asks by the file also gets a snapshot of a GPU's memory.
 
 They are read as the profiler holds them. Its own `events()` takes a tenth of a millisecond of each, a minute for some
 steps of a small model.
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._C._autograd import DeviceType
@@ -170,6 +170,19 @@ def write(recorder: profile, path: Path) -> None:
             left.unlink(missing_ok=True)
 
 
+def _write_memory(path: Path) -> None:
+    """What is allocated on this rank's GPU, and its last allocations with their callers, for pytorch.org/memory_viz;
+    whole or not at all. Raises UserError or OSError.
+    """
+    hidden = path.with_name(f".{path.name}")
+    try:
+        with naming(path):
+            torch.cuda.memory._dump_snapshot(str(hidden))
+            os.replace(hidden, path)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
 def _is_whole(raw: Path) -> bool:
     """Whether the last field of a trace is there."""
     if not raw.exists():
@@ -179,15 +192,36 @@ def _is_whole(raw: Path) -> bool:
         return b'"traceName"' in file.read()
 
 
+ASKED_STEPS = 5  # that follow a file PROFILE
+ALLOCATIONS = 200_000  # newest ones of a rank's GPU that a snapshot of its memory tells
 Pause = Callable[[], AbstractContextManager[None]]  # stops the clock that times steps
 
 
+class Request(Protocol):
+    """A person's wish for a profile, the same on all ranks."""
+
+    wants_profile: bool
+
+    def profiled(self) -> None:
+        """It is fulfilled."""
+
+
 class Profile:
-    """The recording of one window of steps, once. Every method is called by all ranks together."""
+    """The recording of windows of steps, one after the other: that of `train.profile`, and those that are asked for.
+    Every method is called by all ranks together.
+    """
 
     def __init__(
-        self, train: TrainConfig, steps: int, run_dir: RunDir, engine: Engine, watchdog: HangWatchdog, pause: Pause
+        self,
+        train: TrainConfig,
+        steps: int,
+        run_dir: RunDir,
+        engine: Engine,
+        watchdog: HangWatchdog,
+        pause: Pause,
+        request: Request,
     ) -> None:
+        self.steps, self.request, self.is_answering = steps, request, False
         self.train, self.window, self.run_dir, self.folder = train, train.profiled, run_dir, run_dir.profile
         self.engine, self.groups, self.watchdog, self.pause = engine, engine.groups, watchdog, pause
         self._recording: _Recording | None = None
@@ -196,36 +230,43 @@ class Profile:
 
     def at(self, step: int) -> None:
         """Step `step` begins, and with it, perhaps, the recording; or the one before it was the last."""
-        if step in self.window and self._recording is None:
-            with self.pause():
-                self._begin()
-        elif step not in self.window:
+        if step not in self.window:
             self.end()
+        if self._recording is None and (step in self.window or self.request.wants_profile):
+            with self.pause():
+                self._begin(step)
         if self._recording is not None:
             self._recording.step(step)
 
-    def _begin(self) -> None:
+    def _begin(self, step: int) -> None:
+        if self.request.wants_profile:
+            self._answer(step)
         try:
             self.groups.on_rank_0(self._clear)
         except UserError as problem:
             self._give_up(problem)
+            self._fulfil()
             return
         origin_ns = self.groups.share(time.time_ns())
+        if self._has_memory:
+            torch.cuda.memory._record_memory_history(max_entries=ALLOCATIONS, stacks="python")
         self._recording = _Recording(self.engine.device, origin_ns)
         self.watchdog.listener = self._recording.phase
 
     def _clear(self) -> None:
         """An older profile of this run may have been one of more ranks."""
         self.folder.mkdir(exist_ok=True)
-        for old in (*self.folder.glob("*.trace.json.gz"), *self.folder.glob("summary.*")):
-            old.unlink()
+        for kind in ("*.trace.json.gz", "summary.*", "*.memory.pickle"):
+            for old in self.folder.glob(kind):
+                old.unlink()
 
     def end(self) -> None:
         """Write what was recorded, if something is being recorded. A full disk costs the profile, not the run."""
         recording, self._recording = self._recording, None
         if recording is None:
             return
-        self.window = range(0)  # once
+        configured, last = self.train.profiled, int(recording.steps[-1].removeprefix("step "))
+        self.window = configured if configured and configured.start > last else range(0)  # once
         self.watchdog.listener = None
         self.watchdog.beat(SAVE)
         with self.pause():
@@ -236,8 +277,31 @@ class Profile:
                 self.groups.on_rank_0(lambda: self._summarise(shares))
                 path = self.folder / f"rank-{self.groups.rank}.trace.json.gz"
                 self.groups.agree(lambda: write(recording.recorder, path))
+                if self._has_memory:
+                    self.groups.agree(lambda: _write_memory(self.folder / f"rank-{self.groups.rank}.memory.pickle"))
             except UserError as problem:
                 self._give_up(problem)
+            finally:
+                if self._has_memory:
+                    torch.cuda.memory._record_memory_history(enabled=None)
+            self._fulfil()
+
+    @property
+    def _has_memory(self) -> bool:
+        """Whether the recording has a snapshot of memory."""
+        return self.is_answering and self.engine.device.type == "cuda"
+
+    def _answer(self, step: int) -> None:
+        """Record from `step` on."""
+        self.is_answering, self.window = True, range(step, min(step + ASKED_STEPS, self.steps + 1))
+        if self.groups.rank == 0:
+            memory = "" if self._has_memory else "; a CPU has no snapshot of its memory"
+            log.say(f"PROFILE: steps {step} to {self.window[-1]} are recorded in {self.folder}{memory}")
+
+    def _fulfil(self) -> None:
+        if self.is_answering:
+            self.is_answering = False
+            self.request.profiled()
 
     def _place(self) -> dict[str, Any]:
         groups = self.groups
@@ -258,7 +322,7 @@ class Profile:
         for line in phases.table(summary):
             log.say(line)
         write_json(self.folder / "summary.json", summary)
-        self.run_dir.add_event("profiled", first=first, last=last)
+        self.run_dir.add_event("profiled", first=first, last=last, folder=str(self.folder))
 
     def _give_up(self, problem: UserError) -> None:
         self.window = range(0)

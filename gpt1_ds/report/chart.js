@@ -28,7 +28,7 @@ class Chart {
   /** `view` is shared by all charts: axis, logX, reach (of smoothing, in steps), zoom, unit, bad,
    * margin (right of the plots). */
   constructor(spec, runs, view, parent) {
-    Object.assign(this, { spec, runs, view, hidden: new Set(), logY: false, width: 0 });
+    Object.assign(this, { spec, runs, view, hidden: new Set(), logY: Boolean(spec.log), width: 0 });
     this.figure = element("figure", "chart", parent);
     this.figure.id = "chart-" + spec.name;
     const head = element("header", "", this.figure);
@@ -38,6 +38,7 @@ class Chart {
     this.logBox = element("input", "log-y", label);
     this.logBox.type = "checkbox";
     label.append(" log y");
+    this.logBox.checked = this.logY;
     this.logBox.addEventListener("change", () => ((this.logY = this.logBox.checked), this.draw()));
     this.plot = element("div", "plot", this.figure);
     Object.assign(this.plot, { tabIndex: 0, role: "img" });

@@ -29,13 +29,20 @@ HOURS = (
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart of the page; `key` is the column of metrics.jsonl that it draws."""
+    """One chart of the page; `key` is the column of metrics.jsonl that it draws, or the beginning of several: a
+    curve for each kind of layer, position or source.
+    """
 
     name: str
     key: str
     title: str
     caption: str
     noisy: bool = True  # whether smoothing is for it
+    log: bool = False  # whether heights are logarithmic at first
+
+    def columns(self, story: RunStory) -> list[str]:
+        """Returns the columns of logged steps that it draws."""
+        return [key for key in story.columns if key == self.key or key.startswith(f"{self.key}/")]
 
 
 CHARTS = (
@@ -62,6 +69,55 @@ CHARTS = (
     ),
     Chart("memory", "peak_memory_gib", "Peak memory, GiB", "The largest of all ranks.", noisy=False),
     Chart("loss_scale", "loss_scale", "Loss scale", "fp16 only.", noisy=False),
+    Chart(
+        "gradient_norms",
+        "gradient_norms",
+        "Gradient norm by kind of layer",
+        "Norms of the gradients of all layers of a kind together, before clipping (train.watch).",
+        log=True,
+    ),
+    Chart(
+        "weight_norms",
+        "weight_norms",
+        "Weight norm by kind of layer",
+        "Norms of the fp32 weights after each logged step.",
+        noisy=False,
+        log=True,
+    ),
+    Chart(
+        "update_norms",
+        "update_norms",
+        "Update norm by kind of layer",
+        "Norms of what a logged step changed of the weights.",
+        log=True,
+    ),
+    Chart(
+        "noise_scale",
+        "noise_scale",
+        "Gradient noise scale, sequences",
+        "The batch at which noise and gradient are equal: far below it a larger batch saves steps, far above it hardly "
+        "(McCandlish et al. 2018; the ratio of means over the last logged steps).",
+        log=True,
+    ),
+    Chart(
+        "largest_activations",
+        "largest_activations",
+        "Largest activation by kind of output",
+        "Largest absolute value of all outputs of a kind in a logged step.",
+        log=True,
+    ),
+    Chart(
+        "loss_by_position",
+        "loss_by_position",
+        "Loss by position, nats per token",
+        "Loss of the training batch at positions of a row.",
+    ),
+    Chart(
+        "loss_by_source",
+        "loss_by_source",
+        "Loss by source, nats per token",
+        "Loss of the rows of each dataset of data.path.",
+    ),
 )
 
 
@@ -126,7 +182,7 @@ def data(stories: Sequence[RunStory]) -> dict[str, Any]:
 
 def _run(story: RunStory, rows: int) -> dict[str, Any]:
     steps = [line["step"] for line in story.train]
-    present = [one.key for one in CHARTS if _has(story.train, one.key)]
+    present = [key for one in CHARTS for key in one.columns(story)]
     train = {**places(story.train, steps), **{key: [finite(line.get(key)) for line in story.train] for key in present}}
     tables = {"train": thinned(train, rows)}
     curves = {"held_out": ("loss", [(line["step"], line["loss"]) for line in story.held_out])}
@@ -162,17 +218,21 @@ def details(event: dict[str, Any]) -> str:
 
 
 def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
-    series = []
+    series: list[dict[str, Any]] = []
     for number, story in enumerate(stories):
         held_out = chart.key == "loss" and bool(story.held_out)
-        if _has(story.train, chart.key):
+        for key in chart.columns(story):
             label = f"{story.name}: training batch" if held_out else story.name
-            series.append(_series(number, "train", chart.key, label, number, "line") | {"noisy": chart.noisy})
+            colour, kind = number, key.removeprefix(chart.key).removeprefix("/")
+            if kind:
+                label, colour = (f"{story.name}: {kind}" if len(stories) > 1 else kind), len(series)
+            series.append(_series(number, "train", key, label, colour, "line") | {"noisy": chart.noisy})
         if held_out:
             series.append(_series(number, "held_out", "loss", f"{story.name}: held out", number, "circles"))
     marks = _baselines(stories) if chart.name == "loss" else []
     caption = " ".join([chart.caption, *about_loss(stories, marks)]) if chart.name == "loss" else chart.caption
-    return {"name": chart.name, "title": chart.title, "caption": caption, "series": series, "marks": marks}
+    found = {"name": chart.name, "title": chart.title, "caption": caption, "series": series, "marks": marks}
+    return found | ({"log": True} if chart.log else {})
 
 
 def about_loss(stories: Sequence[RunStory], marks: Sequence[Any]) -> Iterator[str]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-FILES = ("loss", "learning_rate", "gradient_norm", "throughput", "zero_shot")
+BY_KIND = ("gradient_norms", "weight_norms", "update_norms")  # of layers
+FILES = ("loss", "learning_rate", "gradient_norm", "throughput", "zero_shot", *BY_KIND)
 MARKERS = "osD^"
 FEW = 8  # curves that a legend names within the axes
 
@@ -73,8 +74,8 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    probes = chart["name"] == "zero_shot"
-    figure = Figure(figsize=(7.2, 4.0 if chart["marks"] or chart["name"] == "loss" else 2.4))
+    probes, by_kind = chart["name"] == "zero_shot", chart["name"] in BY_KIND
+    figure = Figure(figsize=(7.2, 4.0 if chart["marks"] or chart["name"] == "loss" or by_kind else 2.4))
     axes = figure.subplots()
     crowded = len(chart["series"]) > FEW
     for one in chart["series"]:
@@ -89,13 +90,17 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     _marks(axes, chart["marks"])
     axes.set_ylabel(chart["title"], fontsize=8)
     axes.set_xlabel("training steps" if probes else "training tokens")
+    if chart.get("log"):
+        axes.set_yscale("log")
     if probes:
         axes.set_xscale("log")
     else:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
     axes.grid(alpha=0.25)
     outside = (
-        {"loc": "center left", "bbox_to_anchor": (1.14 if chart["marks"] else 1.02, 0.5)} if probes or crowded else {}
+        {"loc": "center left", "bbox_to_anchor": (1.14 if chart["marks"] else 1.02, 0.5)}
+        if probes or crowded or by_kind
+        else {}
     )
     axes.legend(frameon=False, fontsize=8, **outside)
     return figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.task import PREFIX, SCALES
-from gpt1_ds.tracking.record import read_entries, read_records
+from gpt1_ds.tracking.record import flat, read_entries, read_records
 
 Records = list[dict[str, Any]]
 
@@ -37,6 +38,11 @@ class RunStory:
     environment: dict[str, Any] = field(default_factory=dict)  # env.json: of the run's last start
     folder: Path = Path()
 
+    @cached_property
+    def columns(self) -> list[str]:
+        """Returns what logged steps have a value of, in the order in which it first appears."""
+        return list(dict.fromkeys(key for line in self.train for key, value in line.items() if value is not None))
+
     @property
     def parameters(self) -> int:
         return parameters(self.config.model, self.config.model.vocab_size or 0)
@@ -51,7 +57,7 @@ def read(folder: Path) -> RunStory:
     if not lines:
         raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")
     config = load_recorded(run_dir.config)
-    train = sorted((line for line in lines if line["kind"] == "train"), key=lambda line: int(line["step"]))
+    train = sorted((flat(line) for line in lines if line["kind"] == "train"), key=lambda line: int(line["step"]))
     if not train:
         raise DataError(f"{folder}: metrics.jsonl has no training step; run `gpt1-ds pretrain` first")
     entries = read_entries(run_dir.evaluation)

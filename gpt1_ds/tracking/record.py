@@ -29,7 +29,18 @@ from gpt1_ds.common.files import is_there, write_json
 from gpt1_ds.common.lock import one_at_a_time
 
 # not there where they are null
-OPTIONAL = ("loss_scale", "predicted", "masked_accuracy", "pair_loss", "pair_accuracy", "signature")
+WATCHED = (  # of training steps, with train.watch
+    *("gradient_norms", "weight_norms", "update_norms"),
+    *(
+        "noise_scale",
+        "gradient_square",
+        "gradient_variance",
+        "largest_activations",
+        "loss_by_position",
+        "loss_by_source",
+    ),
+)
+OPTIONAL = ("loss_scale", "predicted", "masked_accuracy", "pair_loss", "pair_accuracy", "signature", *WATCHED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +62,17 @@ class TrainRecord:
     peak_memory_gib: float  # largest of all ranks
     batch_fingerprint: str  # hash over the tokens that all ranks consumed in this step
     loss_scale: float | None = None  # fp16 only
+    # with train.watch, by kind of layer
+    gradient_norms: dict[str, float | None] | None = None  # before clipping; their squares add up to grad_norm's
+    weight_norms: dict[str, float | None] | None = None  # of the fp32 weights after this step
+    update_norms: dict[str, float | None] | None = None  # of what this step changed of them
+    # with train.watch=all
+    noise_scale: float | None = None  # sequences: gradient_variance / gradient_square, means of the last logged steps
+    gradient_square: float | None = None  # unbiased estimate of the true gradient's |G|^2; negative where noise is more
+    gradient_variance: float | None = None  # unbiased estimate of tr(Sigma), the variance of one sequence's gradient
+    largest_activations: dict[str, float | None] | None = None  # largest absolute value by kind of output
+    loss_by_position: dict[str, float | None] | None = None  # nats per predicted token, by position in the row
+    loss_by_source: dict[str, float | None] | None = None  # the same by dataset, where data.path has several
     kind: str = "train"
 
 
@@ -135,6 +157,7 @@ def shown_metrics(metrics: dict[str, float | None]) -> str:
 _KINDS = {  # of fields, by their types
     **{"int": "count", "int | None": "number", "float": "number", "float | None": "number"},
     **{"str": "text", "str | None": "text", "bool": "truth", "dict[str, float | None]": "numbers"},
+    "dict[str, float | None] | None": "numbers",
 }
 _RECORDS = {record.kind: record for record in (TrainRecord, EvalRecord, TaskRecord, ScoreRecord)}
 
@@ -147,7 +170,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     for one in found:
         if (record := _RECORDS.get(one["kind"])) is not None:
             kinds = {field.name: _KINDS[str(field.type)] for field in fields(record)}
-            check_types(path, f"the {one['kind']} record of step {one['step']}", one, kinds, OPTIONAL)
+            given = {key: value for key, value in one.items() if value is not None or key not in OPTIONAL}
+            check_types(path, f"the {one['kind']} record of step {one['step']}", given, kinds, OPTIONAL)
     return found
 
 
@@ -191,10 +215,18 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps({"kind": finite.pop("kind"), **finite}) + "\n"
 
 
+def flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record whose values by name are values of their own: gradient_norms/head for example."""
+    found: dict[str, Any] = {}
+    for key, value in record.items():
+        found |= {f"{key}/{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+    return found
+
+
 def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
     """A row per line of the run folder's metrics.jsonl, in the order of its writing. `kind` is train, eval, task or
-    score; scores of the last two are columns by their names; what a kind does not have is NaN. Units are those of the
-    file.
+    score; scores of the last two are columns by their names, those of train.watch are named like gradient_norms/head;
+    what a kind does not have is NaN. Units are those of the file.
 
     Raises DataError for a folder that is no run folder, UserError where pandas is not installed.
     """
@@ -208,7 +240,7 @@ def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
     rows = []
     for line in read_records(run_dir.metrics):
         scores = line.pop("metrics", {})
-        rows.append({**line, **scores})
+        rows.append({**flat(line), **scores})
     return pandas.DataFrame(rows, columns=None if rows else ["kind", "step"])
 
 

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import gpt1_ds
 from gpt1_ds.common import log
 from gpt1_ds.config import Config
+from gpt1_ds.tracking.record import flat
 
 EXTRA = "'gpt1-ds[tracking]'"
 
@@ -84,7 +85,8 @@ def values_of(record: dict[str, Any]) -> dict[str, float]:
     """
     kind = record["kind"]
     where = {"task": f"{record.get('task')}/{record.get('split')}", "score": record.get("task")}.get(kind, kind)
-    found = {**record, **record.get("metrics", {})}
+    scores = record.get("metrics", {})
+    found = {**flat({key: value for key, value in record.items() if key != "metrics"}), **scores}
     return {f"{where}/{key}": value for key, value in found.items() if isinstance(value, (int, float))}
 
 

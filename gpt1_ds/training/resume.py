@@ -43,6 +43,7 @@ MAY_CHANGE = (
     "train.eval_batches",
     "train.evaluations",
     "train.profile",
+    "train.watch",
     "checkpoint.",
     "guard.",
     "tracking.",

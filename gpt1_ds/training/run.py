@@ -149,6 +149,9 @@ def _build(
         for note in filter(None, notes):
             log.say(note)
     steps = StepLog(workload, run_dir, engine, sinks)
+    if groups.rank == 0:
+        for note in steps.watch.omissions():
+            log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)
     trainer = Trainer(
         config=config,
@@ -162,7 +165,15 @@ def _build(
         restorer=restorer,
         evaluator=Evaluator(workload, engine, run_dir, saver, steps.evaluation),
         log=steps,
-        profile=Profile(config.train, workload.steps, run_dir, engine, watchdog, steps.clock.pause),
+        profile=Profile(
+            config.train,
+            workload.steps,
+            run_dir,
+            engine,
+            watchdog,
+            steps.clock.pause,
+            requests,
+        ),
         requests=requests,
         run_dir=run_dir,
         beat=watchdog.beat,

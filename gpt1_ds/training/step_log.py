@@ -15,6 +15,7 @@ from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.engine.session import Heap
+from gpt1_ds.engine.watch import Watch
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import Sink
 from gpt1_ds.training.state import TrainingState
@@ -99,6 +100,7 @@ class StepLog:
         self.flops_per_token = workload.flops_per_token
         self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
+        self.watch = Watch(engine, workload.config, self.batch_sizes)
         self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
         self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
         self._show: log.Show = log.show_nothing
@@ -140,6 +142,7 @@ class StepLog:
             peak_memory_gib=peak_memory_gib(self.engine),
             batch_fingerprint=mark,
             loss_scale=result.loss_scale if self.engine.deepspeed.fp16_enabled() else None,
+            **(self.watch.end(state.batch_number(state.step), result) if self.watch.level != "off" else {}),
         )
         self._heap.trim()
         if self.groups.rank == 0:

@@ -1,4 +1,5 @@
-"""How a run ends: requests to stop or save, how all ranks come to the same answer at the same step, and the exit code.
+"""How a run ends: requests to stop, save or profile, how all ranks come to the same answer at the same step, and
+the exit code.
 
 A signal only sets a flag. Files in the run folder are looked at by rank 0. At every step boundary one small reduction
 over all ranks decides, so no rank saves or leaves alone.
@@ -48,6 +49,7 @@ class Requests:
             os.environ.get("GPT1_DS_DEADLINE") or "inf"
         )  # seconds since 1970; the job's limit is near
         self.takes: Callable[[], str] = str
+        self.wants_profile = False  # since the last `agree`, until `profiled`; the same on all ranks
         self.is_over = False  # no step follows: who ends the ranks' processes asks for nothing
         self._signalled = False
         self._interrupts = 0
@@ -69,18 +71,19 @@ class Requests:
         part of a save under way is on disk; `bad`: whether the step cannot be trusted. Raises TrainingError when the
         run folder has gone.
         """
-        user = handover = save = gone = False
+        user = handover = save = profile = gone = False
         if self.groups.rank == 0:
             gone = _stamp(self.run_dir.checkpoints) == ()
-            user, save = self._is_asked(self.run_dir.stop), self._is_asked(self.run_dir.save)
+            user, save, profile = map(self._is_asked, self.run_dir.requests)
             handover = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
             handover |= time.time() >= self.deadline
-        here = [fingerprint, user, handover or self._signalled, save, written, bad, gone]
+        here = [fingerprint, user, handover or self._signalled, save, profile, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.groups.control_group)
-        total, users, handovers, saves, written_parts, bads, missing = (int(vote) for vote in votes)
+        total, users, handovers, saves, profiles, written_parts, bads, missing = (int(vote) for vote in votes)
         if missing:
             raise TrainingError(f"{self.run_dir.path}: the run folder is gone; put it back and run again")
+        self.wants_profile = profiles > 0
         stop = USER if users else HANDOVER if handovers else None
         return Decision(stop, saves > 0, bads > 0, written_parts == self.groups.world, f"{total % 2**64:016x}")
 
@@ -91,6 +94,12 @@ class Requests:
             answered += [self.run_dir.job_stop(self.job)] * bool(decision.stop and self.job)
             for path in answered:
                 self._remove(path)
+
+    def profiled(self) -> None:
+        """The profile that a person asked for is written, or has failed. All ranks call it."""
+        self.wants_profile = False
+        if self.groups.rank == 0:
+            self._remove(self.run_dir.profile_request)
 
     def _remove(self, path: Path) -> None:
         if discard(path):

@@ -59,6 +59,8 @@ class Trainer:
         with self.log.clock.waiting():
             batch = self.batches.next(self.state)
         self.spike_policy.begin_step(self.state)
+        if self.config.train.watch != "off":
+            self.log.watch.begin(step == 1 or self._is_due(self.config.train.log_every, step))
         result = self.engine.step(batch.micro_batches, self._learning_rate(step))
         problem = self.spike_policy.problem(result)
         self.beat("agreement")

@@ -59,6 +59,23 @@ def assert_explained(summary: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+def test_a_file_asks_for_it(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = words_for("pp2", tiny_data, tmp_path)
+    run_dir = runs.folder(words)
+    run_dir.path.mkdir(parents=True, mode=0o700)
+    run_dir.profile_request.touch()  # seen after the first step
+    assert runs.pretrain(words, 2) == 0
+    assert (runs.losses(run_dir), runs.weights(run_dir)) == undisturbed("pp2")
+    assert not run_dir.profile_request.exists(), "a request is removed when honoured"
+    (event,) = runs.events(run_dir, "profiled")
+    assert (event["first"], event["last"], event["folder"]) == (2, 6, str(run_dir.profile))
+    assert summary_of(run_dir)["steps"] == [2, 3, 4, 5, 6]
+    assert "a CPU has no snapshot of its memory" in run_dir.rank_log(0).read_text()
+    traces = [run_dir.profile / f"rank-{rank}.trace.json.gz" for rank in range(2)]
+    assert all("step 6" in events_of(trace) for trace in traces)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_changes_nothing_and_explains_the_steps(layout: str, undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     ranks = LAYOUTS[layout][0]

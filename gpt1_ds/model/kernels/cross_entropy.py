@@ -49,20 +49,21 @@ def head_loss(
     tensor: TensorParallel,
     bias_V: Tensor | None = None,
     target: Target = SHARP,
+    each_T: Tensor | None = None,
 ) -> Tensor:
     """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T + bias_V`.
 
     Columns are cut over the tensor-parallel ranks; those after the `real` first ones of this rank are padding. The
-    gradient of `hidden_TD` is this rank's part of a sum over the ranks.
+    gradient of `hidden_TD` is this rank's part of a sum over the ranks. `each_T` receives every token's cross-entropy.
     """
     differentiate = torch.is_grad_enabled()
-    arguments = (hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, target, differentiate)
+    arguments = (hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, target, differentiate, each_T)
     return _HeadLoss.apply(*arguments)  # type: ignore[no-any-return]
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, target, differentiate):  # type: ignore[no-untyped-def]
+    def forward(ctx, hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, target, differentiate, each_T):  # type: ignore[no-untyped-def]
         loss = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
         ctx.unit = HALF_UNIT if hidden_TD.dtype == torch.float16 else 1.0
         grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
@@ -71,7 +72,10 @@ class _HeadLoss(torch.autograd.Function):
         factor_VD = products.wide(weight_VD)
         for tokens, logits_CV in chunk_logits(hidden_TD, factor_VD, bias_V):
             unit = ctx.unit if differentiate else None
-            loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit, target)
+            loss_C = chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit, target)
+            loss += (loss_C * weights_T[tokens]).sum()
+            if each_T is not None:
+                each_T[tokens] = loss_C
             if grad_hidden_TD is None:
                 continue
             products.product(logits_CV, factor_VD, grad_hidden_TD[tokens])
@@ -97,7 +101,7 @@ class _HeadLoss(torch.autograd.Function):
             for gradient in gradients:
                 if gradient is not None:
                     gradient.mul_(factor)
-        return (*gradients, None, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None, None)
 
 
 def chunk_loss(
@@ -109,7 +113,7 @@ def chunk_loss(
     unit: float | None,
     target: Target = SHARP,
 ) -> Tensor:
-    """One chunk's part of the loss; the gradient, times `unit`, is written over the logits unless that is None."""
+    """[C]: the loss of each token; the gradient, times `unit`, is written over the logits unless that is None."""
     if kernels.available(logits_CV.device):
         return _loss_by_kernels(logits_CV, labels_C, weights_C, real, tensor, unit, target)
     logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
@@ -135,20 +139,14 @@ def _loss_by_kernels(
         logsumexp_C, predicted_C = over_ranks(logsumexp_C, predicted_C, tensor)
         if unit is not None:
             kernel.gradient(logits_CV, labels_C, weights_C, logsumexp_C, first, real, unit, *target)
-    return ((logsumexp_C - predicted_C) * weights_C).sum()  # type: ignore[no-any-return]
+    return logsumexp_C - predicted_C  # type: ignore[no-any-return]
 
 
 class _Softmax:
     """The softmax of one chunk's logits [C, V], which become their gradient, by torch."""
 
     def __init__(
-        self,
-        logits_CV: Tensor,
-        labels_C: Tensor,
-        weights_C: Tensor,
-        real: int,
-        tensor: TensorParallel,
-        target: Target,
+        self, logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, real: int, tensor: TensorParallel, target: Target
     ) -> None:
         self.logits_CV, self.real, self.tensor, self.target = logits_CV, real, tensor, target
         self.weights_C1 = weights_C.unsqueeze(1)
@@ -177,7 +175,7 @@ class _Softmax:
                 for rows, block_RV in _row_blocks(logits_CV):
                     probability_RV = torch.softmax(block_RV, -1).mul_(share_C1[rows])
                     self._write(probability_RV, rows, self.weights_C1[rows] * unit)
-        return ((logsumexp_C1 - predicted_C1) * self.weights_C1).sum()
+        return (logsumexp_C1 - predicted_C1).squeeze(1)
 
     def _write(self, probability_RV: Tensor, rows: slice, weight_R1: Tensor) -> None:
         probability_RV.mul_(weight_R1)

@@ -88,6 +88,22 @@ def test_losses_that_are_not_finite(run: Path) -> None:  # noqa: F811
     assert curves.data([read(run)])["runs"][0]["tables"]["train"]["loss"][2:] == [pytest.approx(0.3), None, None]
 
 
+def test_a_curve_for_each_kind_of_layer(run: Path) -> None:  # noqa: F811
+    lines = records(range(1, 4), gradient_norms={"embedding": 1.0, "norms": None}, noise_scale=8.0)
+    lines += records(range(4, 5), gradient_norms={"embedding": 2.0, "norms": 0.25})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = curves.data([read(run)])
+    chart = {one["name"]: one for one in found["charts"]}
+    assert [one["label"] for one in chart["gradient_norms"]["series"]] == ["embedding", "norms"]
+    assert chart["gradient_norms"]["log"]
+    assert "log" not in chart["loss"]
+    assert "weight_norms" not in chart
+    table = found["runs"][0]["tables"]["train"]
+    assert table["gradient_norms/embedding"] == [1.0, 1.0, 1.0, 2.0]
+    assert table["gradient_norms/norms"] == [None, None, None, 0.25]
+    assert table["noise_scale"] == [8.0, 8.0, 8.0, None]
+
+
 def test_a_score_per_split_and_metric_of_a_task(run: Path) -> None:  # noqa: F811
     with open(run / "metrics.jsonl", "a") as file:
         score = {"kind": "task", "step": 8, "tokens": 80, "task": "cola", "split": "dev", "loss": 1.0}
