@@ -356,7 +356,7 @@ def draw(file: Path, rows: Sequence[dict[str, Any]]) -> None:
             axes.plot(list(values), list(values.values()), marker="o", label=f"seed {seed}")
         axes.set(title=task, ylabel=f"{mine[0]['metric']} x 100", xlim=(-0.4, 1.4))
         axes.grid(alpha=0.3)
-    figure.axes[-1].legend(fontsize="small")
+    figure.axes[0].legend(fontsize="small")
     figure.savefig(file, dpi=110)
 
 
