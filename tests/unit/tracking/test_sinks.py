@@ -40,6 +40,8 @@ def test_a_project_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_by_their_names() -> None:
     record = {"kind": "task", "task": "cola", "split": "dev", "step": 3, "metrics": {"f1": 0.5, "other": None}}
     assert values_of(record) == {"cola/dev/step": 3, "cola/dev/f1": 0.5}
+    score = {"kind": "score", "step": 3, "task": "zero-shot/blimp", "split": "test", "metrics": {"accuracy": 0.5}}
+    assert values_of(score) == {"zero-shot/blimp/step": 3, "zero-shot/blimp/accuracy": 0.5}
 
 
 def test_the_entity_is_passed_on(tmp_path: Path) -> None:
