@@ -17,7 +17,6 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import append, write_atomic
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
-from gpt1_ds.config.evaluations import LINEAR
 
 if TYPE_CHECKING:
     import pandas
@@ -137,11 +136,6 @@ class ScoreRecord:
     split: str
     metrics: dict[str, float | None]  # by name, the one that decides first
     kind: str = "score"
-
-    @property
-    def name(self) -> str:
-        """Returns what people call it: blimp of zero-shot/blimp, linear/sst2."""
-        return self.task if self.task.startswith(LINEAR) else self.task.partition("/")[2]
 
     def __str__(self) -> str:
         return f"{self.task} {self.split}: {shown_metrics(self.metrics)}"

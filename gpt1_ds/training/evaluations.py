@@ -8,7 +8,7 @@ Nothing that training reads is written: batches, dropout masks and weights are t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,10 +144,12 @@ def _opened(one: EvaluationConfig, writes: int) -> Evaluation:
     return Evaluation(one, tasks=tasks)
 
 
-def _values(records: Sequence[Record]) -> Mapping[str, float | None]:
-    """Returns every measured value by its name, like eval.loss and blimp.accuracy."""
+def _values(records: Sequence[Record]) -> dict[str, float | None]:
+    """Returns every measured value by its name, like eval.loss, blimp.accuracy and linear/sst2.accuracy."""
     found: dict[str, float | None] = {}
     for record in records:
-        where = HELD_OUT if isinstance(record, EvalRecord) else record.name if isinstance(record, ScoreRecord) else ""
-        found |= {f"{where}.{key}": value for key, value in record.metrics.items() if where}
+        where = HELD_OUT
+        if not isinstance(record, EvalRecord):
+            where = record.task if record.task.startswith(LINEAR) else record.task.partition("/")[2]
+        found |= {f"{where}.{key}": value for key, value in record.metrics.items()}
     return found

@@ -42,6 +42,8 @@ def test_numbers_by_their_names() -> None:
     assert values_of(record) == {"cola/dev/step": 3, "cola/dev/f1": 0.5}
     watched = {"kind": "train", "step": 3, "noise_scale": None, "gradient_norms": {"head": 0.5, "norms": None}}
     assert values_of(watched) == {"train/step": 3, "train/gradient_norms/head": 0.5}
+    score = {"kind": "score", "step": 3, "task": "zero-shot/blimp", "split": "test", "metrics": {"accuracy": 0.5}}
+    assert values_of(score) == {"zero-shot/blimp/step": 3, "zero-shot/blimp/accuracy": 0.5}
 
 
 def test_the_entity_is_passed_on(tmp_path: Path) -> None:
