@@ -223,7 +223,8 @@ def _run(options: argparse.Namespace) -> int:
     sweep = read_sweep(options.study, options.overrides, prepare=True)
     jobs = jobs_at_a_time(sweep.study, options.jobs)
     sweep.check()
-    code = runner.run(sweep, jobs)
+    with scaling_sweep.growing_table(sweep) as update:
+        code = runner.run(sweep, jobs, update)
     scaling_sweep.collect(sweep)
     return code
 

@@ -3,15 +3,16 @@ results: from the run folders to results.csv and downstream.csv, one row per tri
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
@@ -33,6 +34,9 @@ from gpt1_ds.sweep.scaling_trials import ScalingTrial, base_config, make_trials
 from gpt1_ds.sweep.trial import Sweep
 from gpt1_ds.tasks.controls import MAJORITY
 from gpt1_ds.tracking.record import CONTROL, Entry, of_models, read_entries
+
+if TYPE_CHECKING:
+    from gpt1_ds.tracking.sinks import WandbLogger
 
 Rows = list[dict[str, Any]]
 
@@ -159,6 +163,34 @@ def _publish(
     """Tables and a summary as a W&B run of the study's group, where the study is tracked."""
     if tracking.wandb == "off":
         return
+    logger = _logger(folder, tracking, described)
+    for name, found in shown.items():
+        logger.table(name, found)
+    logger.finish(told)
+
+
+@contextlib.contextmanager
+def growing_table(sweep: ScalingSweep) -> Iterator[Callable[[], None]]:
+    """Yields what to call after every cell: the study's W&B run then shows the table of those that have ended."""
+    tracking, ended = sweep.trials[0].config.tracking, -1
+    logger = None if tracking.wandb == "off" else _logger(sweep.folder, tracking, sweep.describe())
+
+    def update() -> None:
+        nonlocal ended
+        if logger is not None:
+            found = [row for row in rows(sweep.trials, sweep.study.nproc) if row["outcome"] in ENDED]
+            if found and len(found) != ended:
+                ended = len(found)
+                logger.table("cells", found)
+
+    try:
+        yield update
+    finally:
+        if logger is not None:
+            logger.finish({})
+
+
+def _logger(folder: Path, tracking: TrackingConfig, described: dict[str, Any]) -> WandbLogger:
     from gpt1_ds.tracking.sinks import SegmentStart, WandbLogger
     from gpt1_ds.tracking.wandb import run_id
 
@@ -175,10 +207,7 @@ def _publish(
         config=described,
         pid=os.getpid(),
     )
-    logger = WandbLogger(start)
-    for name, found in shown.items():
-        logger.table(name, found)
-    logger.finish(told)
+    return WandbLogger(start)
 
 
 FEWEST_SIZES = FEWEST_BUDGETS = 3  # of a joint fit over N and D

@@ -113,9 +113,15 @@ def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> 
     segments = read_segments(folder)
     assert {segment.group for segment in segments} == {"small"}
     assert len({segment.id for segment in segments}) == 1
-    (table,) = segments[0].folder.glob("files/media/table/cells*.json")
-    shown = json.loads(table.read_text())
-    assert [row[shown["columns"].index("cell")] for row in shown["data"]] == [row["cell"] for row in rows(folder)]
+    growing, whole = (tables(segment.folder) for segment in segments[:2])
+    assert [len(table) for table in growing] == list(range(1, 8)), "with each cell that ends"
+    assert whole == [[row["cell"] for row in rows(folder)]] == growing[-1:]
+
+
+def tables(segment: Path) -> list[list[str]]:
+    """The cells in each table of a W&B segment, the shortest first."""
+    found = [json.loads(file.read_text()) for file in segment.glob("files/media/table/cells*.json")]
+    return sorted(([row[one["columns"].index("cell")] for row in one["data"]] for one in found), key=len)
 
 
 def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
