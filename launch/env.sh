@@ -7,7 +7,7 @@ prefix=() step_options=() options=()
 python=(python)
 ranks_per_node=${SLURM_GPUS_ON_NODE:-1}
 continuation=requeue # of a script that was given to sbatch by hand, because only SLURM knows its options
-max_tries=100 pause=60 poor_tries=3 warning=300 health_check=0 stage_to='' mails=''
+max_tries=100 pause=60 poor_tries=3 restarts=20 warning=300 health_check=0 stage_to='' mails=''
 [ ! -x "${SLURM_SUBMIT_DIR:-.}/.venv/bin/python" ] || python=("${SLURM_SUBMIT_DIR:-.}/.venv/bin/python")
 setup_line() { # STATUS NUMBER, after each line of slurm.setup: training in what is left of an environment helps nobody
   [ "$1" = 0 ] || { echo "slurm.setup: line $2 ended with status $1; mend it, or add || true where that is fine" >&2; exit 2; }

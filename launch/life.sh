@@ -18,7 +18,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   fi
   local folder verdict code=0 status=0 ended='' chain
   chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-${SLURM_RESTART_COUNT:-0}}"
-    --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries")
+    --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries" --restarts "$restarts")
   folder=$(once slurm begin "${chain[@]}" --world $((SLURM_NNODES * ranks_per_node)) "$@") || {
     code=$?
     [ $code != 75 ] || follow "$folder" "${@:2}" # which is not the folder then
@@ -31,19 +31,24 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   meet
   limit
   echo "job $job on $SLURM_JOB_NODELIST: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
-  if prepared "$folder" "$@"; then
-    every_node slurm node --ranks "$ranks_per_node" "$@" &
-    while :; do # a trap ends `wait`, not the ranks
-      wait $! && status=0 || status=$?
-      kill -0 $! 2>/dev/null || break
-    done
-  else
-    status=1
-  fi
-  verdict=$(once slurm end "$folder" "${chain[@]}" --status "$status") || code=$?
+  prepared "$folder" "$@" || status=1
+  while :; do
+    [ $status != 0 ] || ranks "$@"
+    verdict=$(once slurm end "$folder" "${chain[@]}" --status "$status") && code=0 || code=$?
+    if [ "$verdict" != here ] || [ -n "$ended" ]; then break; fi
+    status=0 # a rank was lost: all of them begin again, from the last checkpoint
+  done
   [ -n "$ended" ] || follow "$verdict" "${@:2}"
   [ "$code" = 0 ] || forsaken
   exit "$code"
+}
+
+ranks() { # VERB WORD...: on every node; sets `status`, which is a variable of `train`
+  every_node slurm node --ranks "$ranks_per_node" "$@" &
+  while :; do # a trap ends `wait`, not the ranks
+    wait $! && status=0 || status=$?
+    kill -0 $! 2>/dev/null || break
+  done
 }
 
 prepared() { # FOLDER VERB WORD...: what comes before the ranks

@@ -33,6 +33,7 @@ def _chain_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tries", type=int, required=True)
     poor = "jobs in a row that may cost more than they gain"
     parser.add_argument("--poor-tries", type=int, required=True, help=poor)
+    parser.add_argument("--restarts", type=int, default=0, help="times that a job may start its ranks again")
 
 
 def _command_line(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +173,8 @@ def _end(options: argparse.Namespace) -> int:
 
 def _chain(options: argparse.Namespace) -> tries.Chain:
     avoid = tuple(host for host in options.avoid.split(",") if host)
-    return tries.Chain(options.faults, avoid, options.pause, options.max_tries, options.poor_tries)
+    allowed = (options.pause, options.max_tries, options.poor_tries, options.restarts)
+    return tries.Chain(options.faults, avoid, *allowed, float(os.environ.get("GPT1_DS_DEADLINE") or "inf"))
 
 
 def _conclude(job: str, verdict: tries.Verdict) -> int:

@@ -48,6 +48,7 @@ class SlurmConfig:
     warning: int = 300  # seconds before the limit to save and hand over
     continuation: Literal["successor", "requeue", "none"] = "successor"  # how the next job comes about
     jobs: int | None = None  # cells of a study or sweep at a time; null: all that SLURM can start
+    restarts: int = 20  # times that a job starts its ranks again after one died, if a step was saved since; 0: none
     max_tries: int = 100  # jobs of one run, continued ones included
     pause: int = 60  # seconds before another try after a fault of the world; doubles with each in a row, up to an hour
     poor_tries: int = 3  # jobs in a row that cost more time than they gain, after which there is no next one; 0: any
@@ -84,8 +85,9 @@ class SlurmConfig:
                 f"slurm.cpus_per_task={self.cpus_per_task} is less than {CORES_PER_RANK} cores for each rank with a "
                 "GPU; ask for more, or leave it out for slurm.cpus_per_gpu"
             )
-        if self.poor_tries < 0:
-            yield f"slurm.poor_tries={self.poor_tries}: 0 or more"
+        for key in ("poor_tries", "restarts"):
+            if getattr(self, key) < 0:
+                yield f"slurm.{key}={getattr(self, key)}: 0 or more"
         if not _GPUS.fullmatch(str(self.gpus_per_node)):
             yield f"slurm.gpus_per_node={self.gpus_per_node}: write how many, or their type too, like a100:8"
         if self.gpus_by == "gpus-per-task" and self.launcher == "srun":

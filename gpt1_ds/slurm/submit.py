@@ -89,7 +89,7 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     yield f"stage_to={shlex.quote(slurm.stage_to or '')}"
     yield f"ranks_per_node={slurm.ranks}"
     yield f"mails={MAILS if slurm.mail else ''}"
-    for name in ("max_tries", "pause", "poor_tries", "warning"):
+    for name in ("max_tries", "pause", "poor_tries", "restarts", "warning"):
         yield f"{name}={getattr(slurm, name)}"
     yield f"health_check={int(slurm.health_check)}"
     for name, value in slurm.environment.items():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -90,6 +91,7 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 LONGEST_PAUSE = 3600  # seconds
+SHORTEST = 60  # seconds that are left to a job whose ranks are worth starting again
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,16 @@ class Chain:
     pause: int = 60  # seconds after the first fault
     max_tries: int = 100
     poor_tries: int = 3  # jobs in a row that may cost more than they gain; 0: any
+    restarts: int = 0  # times that one job may start its ranks again itself
+    deadline: float = math.inf  # seconds since 1970 at which its ranks would hand over
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ended: its exit code, whether another job should continue, and why. After a fault of the world the next
-    one begins `pause` seconds later, is the one after `faults` in a row, and stays off the nodes of `avoid`."""
+    """How a job ended: its exit code, whether another job should continue, and why; or, with `here`, that this one
+    starts its ranks again. After a fault of the world the next one begins `pause` seconds later, is the one after
+    `faults` in a row, and stays off the nodes of `avoid`.
+    """
 
     code: int
     go_on: bool
@@ -114,9 +120,12 @@ class Verdict:
     faults: int = 0
     pause: int = 0
     avoid: tuple[str, ...] = ()
+    here: bool = False
 
     def __str__(self) -> str:
-        """For launch/next.sh."""
+        """For launch/life.sh and next.sh."""
+        if self.here:
+            return "here"
         if not self.go_on:
             return "stop"
         return f"again {self.faults} {self.pause} {','.join(self.avoid)}" if self.faults else "continue"
@@ -156,10 +165,31 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
         return Verdict(code, False, f"{reason}; no step was saved since it began at {began}, so it is not tried again")
     if made >= chain.max_tries:
         return Verdict(code, False, f"{reason}; {made} jobs were tried, as many as slurm.max_tries allows")
+    if not outcome and _restarts(run_dir, path, note, chain):
+        return Verdict(code, True, f"{reason}; they begin again at step {step}, in this job", here=True)
     loss = _loss(run_dir, path, note, chain.poor_tries)
     if loss:
         return Verdict(code, False, f"{reason}; {loss}")
     return Verdict(code, True, f"{reason} after step {step}")
+
+
+def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], chain: Chain) -> bool:
+    """Whether the job starts its ranks again itself, which is noted: what it has gained so far counts, and the next
+    end is judged by what is saved from here on.
+    """
+    made, since = note.get("restarts", 0), note.get("since", note.get("time", 0))
+    if made >= chain.restarts or time.time() + SHORTEST >= chain.deadline:
+        return False
+    now = round(time.time())
+    gained = note.get("gained", 0) + (_trained(run_dir, since) or 0)
+    told = {"restarts": made + 1, "since": now, "gained": gained, "step": newest_step(run_dir)}
+    try:
+        write_json(path, {**note, **told})
+    except OSError:  # its disk is in trouble: another job may be elsewhere
+        return False
+    forget(run_dir, str(note.get("job", "")))
+    run_dir.add_event("restarted", step=told["step"], job=note.get("job"), restarts=made + 1)
+    return True
 
 
 def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
@@ -178,9 +208,10 @@ def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
 def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
     """Why a chain of jobs is not worth continuing, or nothing. A job gains the time from its start of training to its
     last save; the last `allowed` that are known must each have gained less than the rest of their time."""
-    trained = _trained(run_dir, note.get("time", 0))
-    if trained is None:
+    last = _trained(run_dir, note.get("since", note.get("time", 0)))
+    if last is None:
         return ""
+    trained = last + note.get("gained", 0)  # also before ranks were started again
     note |= {"trained": trained, "seconds": round(time.time()) - note["time"]}
     with suppress(OSError):
         write_json(path, note)

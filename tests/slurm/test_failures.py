@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from gpt1_ds.common.rundir import RunDir
 from tests.helpers.jobs import BARE, assert_done, outcomes, tries
 from tools import runs
 from tools.cluster import ROOT, Cluster, processes_of, rank_of
@@ -23,7 +24,8 @@ def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
 
 
 def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
-    run_dir, job = cluster.submit("killed", f"slurm.stage_to={cluster.place / 'node disk'}")
+    disk = f"slurm.stage_to={cluster.place / 'node disk'}"
+    run_dir, job = cluster.submit("killed", disk, "slurm.restarts=0")
     cluster.wait_for_step(run_dir, 8)
     cluster.wait_for_save(run_dir)
     os.kill(rank_of(run_dir, 1), signal.SIGKILL)
@@ -32,6 +34,24 @@ def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, unint
     assert cluster.state(job)["JobState"] == "FAILED"
     assert tries(run_dir) == 2
     assert list((cluster.place / "node disk").glob("*/.complete")), "the data were copied to the node first"
+
+
+def test_killed_ranks_begin_again_in_their_job(cluster: Cluster, tmp_path: Path) -> None:
+    """Twice; the third time the next job does it."""
+    long = ["model.width=128", "model.layers=4", "model.context=128", "train.steps=120", "checkpoint.every=10"]
+    alone = cluster.words("alone", *long, f"run.dir={tmp_path}")
+    assert runs.pretrain([word for word in alone if not word.startswith("slurm.")], 2) == 0
+    run_dir, job = cluster.submit("again", *long, "slurm.restarts=2")
+    for number, rank in enumerate((1, 0, 1), 1):
+        cluster.wait(lambda n=number: len(runs.events(run_dir, "started")) == n)  # type: ignore[misc]
+        began = runs.events(run_dir, "started")[-1]["step"]
+        cluster.wait(lambda b=began: any(e["step"] > b for e in runs.events(run_dir, "saved")), pause=0.02)  # type: ignore[misc]
+        os.kill(rank_of(run_dir, rank), signal.SIGKILL)
+    assert_done(cluster, run_dir, runs.losses(RunDir(tmp_path / "alone")))
+    assert runs.weights(run_dir) == runs.weights(RunDir(tmp_path / "alone"))
+    assert [event["restarts"] for event in runs.events(run_dir, "restarted")] == [1, 2]
+    assert tries(run_dir) == 2
+    assert cluster.state(job)["JobState"] == "FAILED"
 
 
 def test_lost_node(cluster: Cluster, sandbox: Path, uninterrupted: dict[int, float]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError, LockedError, NodeError, UnsavedError, UserError, WorldError
 from gpt1_ds.common.files import append, write_json
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.slurm import tries
 from gpt1_ds.slurm.tries import Chain, Fault
 
@@ -49,6 +49,27 @@ def finish(run_dir: RunDir, saved: int, code: int | None, status: int = 1, most:
 def test_verdicts(run_dir: RunDir, saved: int, code: int | None, status: int, expected: tuple[int, bool]) -> None:
     verdict = finish(run_dir, saved, code, status)
     assert (verdict.code, verdict.go_on) == expected
+
+
+def test_a_lost_rank_begins_again_in_its_job(run_dir: RunDir) -> None:
+    """As often as is allowed, each time after a save, while time is left, and not where training gave up itself."""
+    chain = Chain(restarts=2, deadline=time.time() + 600)
+    said = []
+    for saved in (2, 4, 4, 6, 8):
+        run_dir.checkpoint(saved).mkdir(exist_ok=True)
+        said.append(str(tries.end(run_dir, "7", "0", 137, chain)))
+    assert said == ["here", "here", "stop", "continue", "continue"], "without a save it would be lost again"
+    (note,) = (json.loads(path.read_text()) for path in run_dir.slurm.glob("try-*.json"))
+    assert (note["restarts"], note["step"]) == (2, 4)
+    assert [event["step"] for event in read_jsonl(run_dir.events)] == [2, 4]
+
+
+@pytest.mark.parametrize(("code", "seconds"), [(1, 600), (75, 600), (None, 30)])
+def test_other_ends_do_not_begin_again(run_dir: RunDir, code: int | None, seconds: float) -> None:
+    run_dir.checkpoint(9).mkdir()
+    if code is not None:
+        write_json(run_dir.outcome("7"), {"code": code, "reason": "said", "step": 9})
+    assert not tries.end(run_dir, "7", "0", 1, Chain(restarts=2, deadline=time.time() + seconds)).here
 
 
 def test_there_is_a_last_try(run_dir: RunDir) -> None:
