@@ -83,6 +83,23 @@ def pretrain(overrides: list[str], ranks: int) -> int:
     return launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(overrides),), ranks)
 
 
+def with_variables(environment: dict[str, str]) -> Callable[[list[str], int], int]:
+    """Returns how a run lives whose ranks have these variables: their fork server may be older than them."""
+
+    def life(overrides: list[str], ranks: int) -> int:
+        return launch.launch("tools.runs:rank_with", (environment, configuration(overrides)), ranks)
+
+    return life
+
+
+def rank_with(environment: dict[str, str], config: Config) -> int:
+    """Trains on this rank."""
+    from gpt1_ds.training.pretraining import pretrain as pretrain_here
+
+    os.environ.update(environment)
+    return pretrain_here(config)
+
+
 def losses(run_dir: RunDir) -> dict[int, float]:
     lines = [line for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"]
     steps = [line["step"] for line in lines]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,27 +15,8 @@ from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config
-from gpt1_ds.launcher import launch
-from gpt1_ds.training.pretraining import pretrain
 from tests.helpers.object_store import ObjectStore
 from tools import runs
-
-
-def rank(environment: dict[str, str], config: Config) -> int:
-    """Trains on this rank, whose fork server may be older than the store's variables."""
-    os.environ.update(environment)
-    return pretrain(config)
-
-
-def with_store(server: ObjectStore) -> Callable[[list[str], int], int]:
-    """Returns how a run lives whose ranks find this store."""
-
-    def life(words: list[str], ranks: int) -> int:
-        arguments = (server.environment, runs.configuration(words))
-        return launch.launch("tests.faults.test_mirror:rank", arguments, ranks)
-
-    return life
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +34,15 @@ def test_a_lost_disk_loses_nothing(object_store: ObjectStore, tiny_data: Path, t
     usual = ["train.steps=120", "checkpoint.every=10", "checkpoint.keep=2", f"data.path={tiny_data}"]
     plain, mirrored = [*usual, f"run.dir={tmp_path / 'plain'}"], [*usual, "checkpoint.mirror=s3://runs/lost"]
     assert runs.pretrain(plain, 2) == 0
-    first = runs.Background([*mirrored, f"run.dir={tmp_path / 'first'}"], 2, with_store(object_store))
+    first = runs.Background(
+        [*mirrored, f"run.dir={tmp_path / 'first'}"], 2, runs.with_variables(object_store.environment)
+    )
     first.wait_for(lambda: bool(steps_there(object_store, f"lost/{first.run_dir.path.name}")))
     first.signal(signal.SIGKILL)
     first.join()
     shutil.rmtree(tmp_path / "first")
     mirrored = [*mirrored, f"run.dir={tmp_path / 'second'}"]
-    assert with_store(object_store)(mirrored, 2) == 0
+    assert runs.with_variables(object_store.environment)(mirrored, 2) == 0
     second = runs.folder(mirrored)
     assert len(runs.events(second, "brought back")) == 1
     assert runs.losses(second) == runs.losses(runs.folder(plain))
@@ -79,7 +61,7 @@ def test_a_store_that_goes_away_stops_no_run(tiny_data: Path, tmp_path: Path, ca
         for name, value in server.environment.items():
             patch.setenv(name, value)
         with server:
-            run = runs.Background([*words, "checkpoint.every=20"], 1, with_store(server))
+            run = runs.Background([*words, "checkpoint.every=20"], 1, runs.with_variables(server.environment))
             run.wait_for(lambda: bool(runs.events(run.run_dir, "copied")))
         run.wait_for(lambda: bool(runs.events(run.run_dir, "copy failed")))
         run.run_dir.stop.touch()
@@ -111,6 +93,6 @@ def test_an_address_that_cannot_be_used_is_refused_before_the_first_step(
 ) -> None:
     words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", f"checkpoint.mirror={address}"]
     with pytest.raises(UserError) as caught:
-        with_store(object_store)(words, 1)
+        runs.with_variables(object_store.environment)(words, 1)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

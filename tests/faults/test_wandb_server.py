@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpt1_ds.cli import main
-from gpt1_ds.config import Config
-from gpt1_ds.launcher import launch
-from gpt1_ds.training.pretraining import pretrain
-from tests.helpers.wandb_server import KEY, Server, serving
+from tests.helpers.wandb_server import KEY, serving
 from tools import runs
-
-
-def rank(environment: dict[str, str], config: Config) -> int:
-    """Trains on this rank, whose fork server may be older than the server's variables."""
-    os.environ.update(environment)
-    return pretrain(config)
-
-
-def told_to(server: Server) -> Callable[[list[str], int], int]:
-    """Returns how a run lives whose client finds this server."""
-
-    def life(words: list[str], ranks: int) -> int:
-        arguments = (server.environment, runs.configuration(words))
-        return launch.launch("tests.faults.test_wandb_server:rank", arguments, ranks)
-
-    return life
 
 
 def test_online_and_later(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +20,7 @@ def test_online_and_later(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.M
             monkeypatch.setenv(name, value)
         for mode in ("online", "offline"):
             own = [*words, f"run.dir={tmp_path / mode}", f"tracking.wandb={mode}"]
-            assert told_to(server)(own, 1) == 0
+            assert runs.with_variables(server.environment)(own, 1) == 0
             run_dir = runs.folder(own)
             place = f"team/tried/{(run_dir.wandb / 'id').read_text().strip()}"
             if mode == "offline":
@@ -62,6 +41,6 @@ def test_a_run_that_continues_is_one_run_there(tiny_data: Path, tmp_path: Path) 
     words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "tracking.artifacts=off", "tracking.wandb=online"]
     with serving() as server:
         for steps in (3, 6):
-            assert told_to(server)([*words, f"train.steps={steps}"], 1) == 0
+            assert runs.with_variables(server.environment)([*words, f"train.steps={steps}"], 1) == 0
         (shown,) = server.runs.values()
         assert shown.values("train/loss") == list(runs.losses(runs.folder(words)).items())
