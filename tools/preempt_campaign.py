@@ -1,10 +1,14 @@
 """Interrupt a two-node run on the SLURM sandbox again and again, and compare it with one that nobody interrupted.
 
     python tools/preempt_campaign.py [--times 50] [--seed 1]
+    python tools/preempt_campaign.py --inside --times 20 --out OUT
 
 Each time, at a random moment, one of: the warning of the time limit (USR1 to the batch script), USR1 to all steps, a
 requeue, which SLURM announces with TERM, and the loss of a rank. After each the job has to end within 60 seconds and
 leave no process; in the end all losses and weights must be the uninterrupted run's, bit for bit.
+
+With --inside a rank is killed each time, and the job has to start its ranks again itself. OUT then has kills.csv, the
+seconds from each kill to the first step that is trained again, and kills.png.
 """
 
 from __future__ import annotations
@@ -14,15 +18,20 @@ import collections
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from gpt1_ds.scaling.tables import write_table  # noqa: E402
 from tools import runs  # noqa: E402
 from tools.cluster import NODES, Cluster, processes_of, rank_of  # noqa: E402
 from tools.families import make_data  # noqa: E402
@@ -67,11 +76,56 @@ def campaign(cluster: Cluster, times: int, seed: int, steps: int) -> collections
     return tally
 
 
+def kills_inside(cluster: Cluster, times: int, seed: int, steps: int) -> list[dict[str, float]]:
+    """Each kill's rank, the last step before it, and the seconds until a step was trained again, all in one job."""
+    draw, found = random.Random(seed), []
+    run_dir, job = cluster.submit("campaign", f"train.steps={steps}", f"slurm.restarts={times}", "slurm.time=8:00:00")
+    for number in range(1, times + 1):
+        cluster.wait(lambda n=number: len(runs.events(run_dir, "started")) == n)
+        began = runs.events(run_dir, "started")[-1]["step"]
+        cluster.wait(lambda b=began: any(event["step"] > b for event in runs.events(run_dir, "saved")), pause=0.05)
+        time.sleep(draw.random() * 2)
+        rank, step = draw.randrange(2), runs.last_step(run_dir)
+        os.kill(rank_of(run_dir, rank), signal.SIGKILL)
+        killed = time.monotonic()
+        cluster.wait(lambda n=number: len(runs.events(run_dir, "started")) > n, pause=0.05)
+        again = runs.events(run_dir, "started")[-1]["step"]
+        cluster.wait(lambda a=again: runs.last_step(run_dir) > a, pause=0.05)
+        seconds = round(time.monotonic() - killed, 2)
+        found.append({"kill": number, "rank": rank, "step": step, "again_at": again, "seconds": seconds})
+        print(found[-1], flush=True)
+    cluster.wait_for_end("campaign", 1200)
+    assert run_dir.done.exists(), cluster.said()
+    assert [path.name for path in run_dir.slurm.glob("try-*.json")] == [f"try-{job}-0.json"], "in one job"
+    return found
+
+
+def keep(out: Path, found: Sequence[dict[str, float]]) -> None:
+    """Writes kills.csv and kills.png, and prints the median and the range."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_table(out / "kills.csv", list(found[0]), found)
+    seconds = sorted(one["seconds"] for one in found)
+    print(f"median {statistics.median(seconds):.1f} s ({seconds[0]:.1f} to {seconds[-1]:.1f})")
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.subplots()
+    for rank in (0, 1):
+        mine = [one for one in found if one["rank"] == rank]
+        axes.plot([one["kill"] for one in mine], [one["seconds"] for one in mine], "o", label=f"rank {rank} was killed")
+    axes.set(xlabel="kill", ylabel="seconds to the next step", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(out / "kills.png", dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--inside", action="store_true", help="kill ranks of a job that starts them again itself")
+    parser.add_argument("--out", type=Path, help="where --inside keeps its times")
     options = parser.parse_args()
+    if options.inside and options.out is None:
+        parser.error("--inside needs --out")
     sandbox = str(ROOT / "tools" / "slurm_sandbox.sh")
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
@@ -79,7 +133,13 @@ def main() -> None:
         try:
             data = make_data(place)
             cluster, steps = Cluster(place / "s", place, data), 40 * options.times
-            tally = campaign(cluster, options.times, options.seed, steps)
+            if options.inside:
+                steps = 200 * options.times
+                found = kills_inside(cluster, options.times, options.seed, steps)
+                keep(options.out, found)
+                tally = collections.Counter({"killed rank, inside": len(found)})
+            else:
+                tally = campaign(cluster, options.times, options.seed, steps)
             whole = [*NODES, f"data.path={data}", f"train.steps={steps}", f"run.dir={place / 'whole'}"]
             assert runs.pretrain(whole, 2) == 0
             there, here = cluster.run_dir("campaign"), runs.folder(whole)

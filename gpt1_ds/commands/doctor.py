@@ -60,6 +60,7 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "huggingface_hub": ("uploads of exported models", "hub"),
     "lm_eval": ("tasks of lm-evaluation-harness", "lm-eval"),
     "submitit": ("runs queued from Python", "launch"),
+    "s3fs": ("checkpoint.mirror and text in S3", "store"),
 }
 
 
