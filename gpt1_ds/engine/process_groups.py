@@ -223,6 +223,8 @@ def _meet(rank: int, world: int, timeout: timedelta, facts: Callable[[], Mapping
         return FileStore(store_file, world)
     store = next(rendezvous("env://", rank, world, timeout=timeout))[0]
     store.set_timeout(timeout)
+    # torchrun's agent keeps the store of ranks that it starts again, with the addresses of those before them
+    store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     if facts is not None:
         agreement.compare(PrefixStore("agreement", store), rank, world, facts())
     return PrefixStore("ranks", store)
