@@ -25,6 +25,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.tracking.wandb import as_trial
+    from gpt1_ds.training import restarts
     from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import check_task, finetune_config, shown_finetune_config
 
@@ -34,6 +35,7 @@ def _run(options: argparse.Namespace) -> int:
         print(to_yaml(as_trial(shown_finetune_config(options.config, options.overrides))), end="")
         return 0
     config = as_trial(finetune_config(options.config, options.overrides))
+    restarts.check(options.restarts, options.nproc)
     world = launch.world(options.nproc)
     config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
@@ -45,7 +47,8 @@ def _run(options: argparse.Namespace) -> int:
         start.say_finished(step)
         return 0
     accelerator.prepare(config, options.nproc)
-    code = launch.start("gpt1_ds.training.finetuning:finetune", (config,), options.nproc)
+    told = (options.nproc, start.run_dir, options.restarts)
+    code = restarts.start("gpt1_ds.training.finetuning:finetune", (config,), *told)
     from gpt1_ds.report.profile_page import update_profile  # which loads what draws
 
     update_profile(config)

@@ -41,6 +41,8 @@ def make(options: argparse.Namespace, configure: Configure, check: Callable[[Con
 
     if options.print_config:
         raise UserError("--print-config shows the configuration of one run; leave --sweep out")
+    if options.restarts:
+        raise UserError("--restarts is for the ranks of one run; leave --sweep out")
     if options.nproc is None and launch.world(None) > 1:
         raise LaunchError("--sweep starts the ranks of its runs: call the program once, with --nproc")
 

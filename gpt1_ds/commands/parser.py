@@ -219,6 +219,8 @@ def training(parser: argparse.ArgumentParser) -> None:
     """Adds what the commands take that train one model."""
     configuration(parser)
     ranks(parser)
+    lost = "times that the ranks of --nproc begin again after one was lost, if a step was saved since (default: 0)"
+    parser.add_argument("--restarts", type=int, default=0, metavar="N", help=lost)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan and exit")
     values = "a run for each value; given several times, for each combination (default: one run)"

@@ -20,6 +20,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
     from gpt1_ds.tracking.wandb import as_trial
+    from gpt1_ds.training import restarts
     from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import pretrain_config
 
@@ -29,6 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
+    restarts.check(options.restarts, options.nproc)
     world = launch.world(options.nproc)
     config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
@@ -41,7 +43,8 @@ def _run(options: argparse.Namespace) -> int:
         start.say_finished(step)
         return 0
     accelerator.prepare(config, options.nproc)
-    code = launch.start("gpt1_ds.training.pretraining:pretrain", (start.resolved,), options.nproc)
+    told = (options.nproc, start.run_dir, options.restarts)
+    code = restarts.start("gpt1_ds.training.pretraining:pretrain", (start.resolved,), *told)
     from gpt1_ds.report.profile_page import update_profile  # which loads what draws
 
     update_profile(start.config)

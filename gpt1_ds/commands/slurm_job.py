@@ -113,9 +113,10 @@ def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tup
     command = words[0]
     if command in submit.TRAINING and joined(members, words)[0] == command:
         asked = parse_words(members, words)
-        if asked.sweep or asked.print_config or asked.nproc is not None:
+        if asked.sweep or asked.print_config or asked.nproc is not None or asked.restarts:
             raise UserError(
-                f"slurm submit {command}: a job is one run, on the ranks of slurm.*; leave --nproc, --sweep out"
+                f"slurm submit {command}: a job is one run, on the ranks of slurm.*; leave --nproc, --sweep out, and "
+                "write slurm.restarts=N for --restarts"
             )
         overrides = [*asked.overrides, *told]
         try:

@@ -21,6 +21,7 @@ class UserError(Exception):
 
     passes = False  # whether the same command may succeed later: a job is then tried again
     on_all_ranks = False  # whether every rank raises it alike, so that one need say it
+    may_restart = False  # whether ranks that begin again from a checkpoint may come past it
     way_out = ""  # what a person is told at the end of each line; where a program takes it itself, it is not told
 
     def __init__(self, *problems: str) -> None:
@@ -89,6 +90,12 @@ class LaunchError(UserError):
     """Processes that cannot be started or cannot find one another."""
 
 
+class LostRankError(LaunchError):
+    """A rank that was killed, or that failed for no reason a person could mend."""
+
+    may_restart = True
+
+
 class LockedError(LaunchError):
     """A run folder that another process writes."""
 
@@ -122,6 +129,13 @@ class TrainingError(Exception):
     code = EXIT_FAILURE
     passes = False
     on_all_ranks = False
+    may_restart = False
+
+
+class StoppedRankError(TrainingError):
+    """A rank that made no progress any more, or that the kernel killed because memory ran out."""
+
+    may_restart = True
 
 
 class UnsavedError(TrainingError):

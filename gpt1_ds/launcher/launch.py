@@ -21,14 +21,21 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
 from gpt1_ds.common import log, memory, stop_signals
-from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.errors import (
+    EXIT_FAILURE,
+    LaunchError,
+    LostRankError,
+    StoppedRankError,
+    TrainingError,
+    UserError,
+)
 from gpt1_ds.common.files import explain, this_node
 from gpt1_ds.launcher import network
 
@@ -107,8 +114,8 @@ def _resolve(target: str) -> Any:
 def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
     """Run `module:function` with `arguments` on N local ranks; the program's exit code.
 
-    Raises UserError or TrainingError when a rank did, and LaunchError with the failing rank's own words when it failed
-    otherwise.
+    Raises UserError or TrainingError when a rank did, and LostRankError with the failing rank's own words when it
+    failed otherwise.
     """
     results = run(target, arguments, ranks)
     return max(int(result or 0) for result in results)
@@ -129,8 +136,12 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
             processes.append(process)
             _STARTED.append(process)
             pipes.append(here)
-        with _forwarded_signals():
-            return _collect(processes, pipes, kills)
+        with _forwarded_signals() as is_asked:
+            try:
+                return _collect(processes, pipes, kills)
+            except (UserError, TrainingError) as error:
+                error.may_restart &= not is_asked()  # who asked for the end wants no new beginning
+                raise
     finally:
         _end(processes)
         log.clear_line()
@@ -231,7 +242,7 @@ def _collect(processes: list[Any], pipes: list[Connection], kills: int) -> list[
                 results[rank] = outcome[0]
     if failures:
         first = min(failures, key=lambda failure: failure.secondary)
-        raise LaunchError(f"rank {first.rank} failed:\n{first.text}")
+        raise LostRankError(f"rank {first.rank} failed:\n{first.text}")
     return [results[rank] for rank in range(len(processes))]
 
 
@@ -243,7 +254,7 @@ def _outcome(rank: int, process: Any, pipe: Connection, kills: int) -> tuple[Any
         code = process.exitcode
         if code == -signal.SIGKILL and memory.kernel_kills() > kills:
             short = f"memory ran out on {this_node()}: the kernel killed the rank; {memory.LESS_MEMORY}"
-            return TrainingError(f"rank {rank}: {short}")
+            return StoppedRankError(f"rank {rank}: {short}")
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             return Failure(rank, f"it was killed by {name}" + _hint(-code), EXIT_FAILURE)
@@ -273,8 +284,10 @@ def _end(processes: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _forwarded_signals() -> Iterator[None]:
-    """SIGTERM, Ctrl-C and a lost terminal ask the ranks to save and end; a second Ctrl-C ends them."""
+def _forwarded_signals() -> Iterator[Callable[[], bool]]:
+    """SIGTERM, Ctrl-C and a lost terminal ask the ranks to save and end; a second Ctrl-C ends them. Yields whether they
+    were asked.
+    """
     asked = 0
 
     def forward(number: int, _: Any) -> None:
@@ -285,11 +298,11 @@ def _forwarded_signals() -> Iterator[None]:
         signal_ranks(signal.SIGTERM)
 
     if sys.platform == "win32" or not _in_main_thread():
-        yield
+        yield lambda: False
         return
     before = stop_signals.listen(forward)
     try:
-        yield
+        yield lambda: asked > 0
     finally:
         stop_signals.restore(before)
 

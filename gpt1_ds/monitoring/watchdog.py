@@ -35,7 +35,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_FAILURE, TrainingError
+from gpt1_ds.common.errors import EXIT_FAILURE, StoppedRankError
 from gpt1_ds.common.lock import identity, is_alive_here
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.sections import GuardConfig
@@ -367,7 +367,7 @@ class HangWatchdog:
         who, what = stalled.presence, stalled.progress
         self.run_dir.add_event("stuck", rank=who.rank, step=what.step, phase=what.phase, stack=stack)
         log.LOGGER.debug(text)
-        if not launch.tell(TrainingError(text)):
+        if not launch.tell(StoppedRankError(text)):
             log.alarm(text)
         os._exit(EXIT_FAILURE)
 

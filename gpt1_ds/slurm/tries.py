@@ -165,7 +165,7 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
         return Verdict(code, False, f"{reason}; no step was saved since it began at {began}, so it is not tried again")
     if made >= chain.max_tries:
         return Verdict(code, False, f"{reason}; {made} jobs were tried, as many as slurm.max_tries allows")
-    if not outcome and _restarts(run_dir, path, note, chain):
+    if not outcome and _restarts(run_dir, path, note, chain, reason):
         return Verdict(code, True, f"{reason}; they begin again at step {step}, in this job", here=True)
     loss = _loss(run_dir, path, note, chain.poor_tries)
     if loss:
@@ -173,7 +173,7 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
     return Verdict(code, True, f"{reason} after step {step}")
 
 
-def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], chain: Chain) -> bool:
+def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], chain: Chain, reason: str) -> bool:
     """Whether the job starts its ranks again itself, which is noted: what it has gained so far counts, and the next
     end is judged by what is saved from here on.
     """
@@ -188,7 +188,8 @@ def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], chain: Chain) -
     except OSError:  # its disk is in trouble: another job may be elsewhere
         return False
     forget(run_dir, str(note.get("job", "")))
-    run_dir.add_event("restarted", step=told["step"], job=note.get("job"), restarts=made + 1)
+    about = {"job": note.get("job"), "restarts": made + 1, "reason": reason}
+    run_dir.add_event("restarted", step=told["step"], **about, ended=round(time.time(), 2))
     return True
 
 

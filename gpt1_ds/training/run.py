@@ -28,7 +28,7 @@ from gpt1_ds.model import products
 from gpt1_ds.model.build import compiles
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
-from gpt1_ds.training import provenance, resume, trackers
+from gpt1_ds.training import provenance, restarts, resume, trackers
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.mirror import Mirror
@@ -140,17 +140,15 @@ def _build(
     state, begun = restorer.first()
     if config.guard.on_spike == "rollback" and not saver.is_saved(state):
         saver.save(state, background=False)  # so that there is always something to go back to
+    steps = StepLog(workload, run_dir, engine, sinks)
     if groups.rank == 0:
         run_dir.done.unlink(missing_ok=True)
+        steps.first_step = restarts.first_step_note(run_dir)
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
         log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
         notes = (products.note(config.train.precision, engine.device), _lack_of_space(run_dir, config))
-        for note in filter(None, notes):
-            log.say(note)
-    steps = StepLog(workload, run_dir, engine, sinks)
-    if groups.rank == 0:
-        for note in steps.watch.omissions():
+        for note in (*filter(None, notes), *steps.watch.omissions()):
             log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)
     trainer = Trainer(

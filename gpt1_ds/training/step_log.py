@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from gpt1_ds.common import log
@@ -97,14 +97,13 @@ class StepLog:
 
     def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]) -> None:
         self.steps, self.batch_sizes, self.sinks = workload.steps, workload.batch_sizes, sinks
-        self.flops_per_token = workload.flops_per_token
-        self.engine, self.groups = engine, engine.groups
-        self.metrics = MetricsFile(run_dir.metrics)
-        self.watch = Watch(engine, workload.config, self.batch_sizes)
+        self.flops_per_token, self.engine, self.groups = workload.flops_per_token, engine, engine.groups
+        self.metrics, self.watch = MetricsFile(run_dir.metrics), Watch(engine, workload.config, self.batch_sizes)
         self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
         self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
         self._show: log.Show = log.show_nothing
         self._bar = contextlib.ExitStack()
+        self.first_step: Callable[[int], None] = log.show_nothing  # hears of steps until it has noted its first
 
     def begin(self, step: int) -> None:
         """Show a progress bar from `step` on."""
@@ -120,6 +119,7 @@ class StepLog:
         self.clock.step(tokens)
         self._left.count(step)
         self._show(step)
+        self.first_step(step)
 
     def train(self, state: TrainingState, result: StepResult, rate: float, mark: str, predicted: int | None) -> None:
         """The step that `state` comes after; `mark` is its batch's fingerprint."""
