@@ -7,8 +7,9 @@ Each time, at a random moment, one of: the warning of the time limit (USR1 to th
 requeue, which SLURM announces with TERM, and the loss of a rank. After each the job has to end within 60 seconds and
 leave no process; in the end all losses and weights must be the uninterrupted run's, bit for bit.
 
-With --inside a rank is killed each time, and the job has to start its ranks again itself. OUT then has kills.csv, the
-seconds from each kill to the first step that is trained again, and kills.png.
+With --inside a rank is killed each time, and the job has to start its ranks again itself; then the same is done to a
+run of two local ranks. OUT has kills.csv, the seconds from each kill to the first step that is trained again, and
+kills.png.
 """
 
 from __future__ import annotations
@@ -23,19 +24,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from gpt1_ds.common.rundir import RunDir  # noqa: E402
 from gpt1_ds.scaling.tables import write_table  # noqa: E402
+from gpt1_ds.training import restarts  # noqa: E402
 from tools import runs  # noqa: E402
 from tools.cluster import NODES, Cluster, processes_of, rank_of  # noqa: E402
 from tools.families import make_data  # noqa: E402
 
+JOB, LOCAL = "two nodes, one job", "--nproc 2 --restarts"
+Wait = Callable[[Callable[[], bool]], None]
 WAYS = ("warning", "signal to steps", "requeue", "killed rank")
 
 
@@ -76,41 +83,68 @@ def campaign(cluster: Cluster, times: int, seed: int, steps: int) -> collections
     return tally
 
 
-def kills_inside(cluster: Cluster, times: int, seed: int, steps: int) -> list[dict[str, float]]:
-    """Each kill's rank, the last step before it, and the seconds until a step was trained again, all in one job."""
+def kills(run_dir: RunDir, wait: Wait, pid: Callable[[int], int], times: int, seed: int) -> list[dict[str, Any]]:
+    """Kills a random rank of two again and again, each time after a save. Returns each kill's rank, the last step
+    before it, the step from which all began again, and the seconds until one was trained.
+    """
     draw, found = random.Random(seed), []
-    run_dir, job = cluster.submit("campaign", f"train.steps={steps}", f"slurm.restarts={times}", "slurm.time=8:00:00")
     for number in range(1, times + 1):
-        cluster.wait(lambda n=number: len(runs.events(run_dir, "started")) == n)
+        wait(lambda n=number: len(runs.events(run_dir, "started")) == n)
         began = runs.events(run_dir, "started")[-1]["step"]
-        cluster.wait(lambda b=began: any(event["step"] > b for event in runs.events(run_dir, "saved")), pause=0.05)
+        wait(lambda b=began: any(event["step"] > b for event in runs.events(run_dir, "saved")))
         time.sleep(draw.random() * 2)
         rank, step = draw.randrange(2), runs.last_step(run_dir)
-        os.kill(rank_of(run_dir, rank), signal.SIGKILL)
+        os.kill(pid(rank), signal.SIGKILL)
         killed = time.monotonic()
-        cluster.wait(lambda n=number: len(runs.events(run_dir, "started")) > n, pause=0.05)
+        wait(lambda n=number: len(runs.events(run_dir, "started")) > n)
         again = runs.events(run_dir, "started")[-1]["step"]
-        cluster.wait(lambda a=again: runs.last_step(run_dir) > a, pause=0.05)
+        wait(lambda a=again: runs.last_step(run_dir) > a)
         seconds = round(time.monotonic() - killed, 2)
         found.append({"kill": number, "rank": rank, "step": step, "again_at": again, "seconds": seconds})
         print(found[-1], flush=True)
-    cluster.wait_for_end("campaign", 1200)
-    assert run_dir.done.exists(), cluster.said()
-    assert [path.name for path in run_dir.slurm.glob("try-*.json")] == [f"try-{job}-0.json"], "in one job"
     return found
 
 
-def keep(out: Path, found: Sequence[dict[str, float]]) -> None:
-    """Writes kills.csv and kills.png, and prints the median and the range."""
+def kills_in_a_job(cluster: Cluster, times: int, seed: int, steps: int) -> list[dict[str, Any]]:
+    words = [f"train.steps={steps}", f"slurm.restarts={times}", "slurm.time=8:00:00"]
+    run_dir, job = cluster.submit("campaign", *words)
+    wait = partial(cluster.wait, pause=0.02)
+    found = kills(run_dir, wait, partial(rank_of, run_dir), times, seed)
+    cluster.wait_for_end("campaign", 1200)
+    assert run_dir.done.exists(), cluster.said()
+    assert [path.name for path in run_dir.slurm.glob("try-*.json")] == [f"try-{job}-0.json"], "in one job"
+    return [{"where": JOB, **one} for one in found]
+
+
+def kills_of_local_ranks(words: list[str], times: int, seed: int) -> list[dict[str, Any]]:
+    """As `gpt1-ds pretrain --nproc 2 --restarts TIMES` lives."""
+
+    def life(words: list[str], ranks: int) -> int:
+        target, config = "gpt1_ds.training.pretraining:pretrain", runs.configuration(words)
+        return restarts.start(target, (config,), ranks, runs.folder(words), times)
+
+    def pid(rank: int) -> int:
+        return next(process.pid for process in run.processes() if process.name == f"rank-{rank}")
+
+    run = runs.Background(words, 2, life)
+    found = kills(run.run_dir, run.wait_for, pid, times, seed)
+    run.join(1200)
+    assert run.result == 0, run.error
+    return [{"where": LOCAL, **one} for one in found]
+
+
+def keep(out: Path, found: Sequence[dict[str, Any]]) -> None:
+    """Writes kills.csv and kills.png, and prints medians and ranges."""
     out.mkdir(parents=True, exist_ok=True)
     write_table(out / "kills.csv", list(found[0]), found)
-    seconds = sorted(one["seconds"] for one in found)
-    print(f"median {statistics.median(seconds):.1f} s ({seconds[0]:.1f} to {seconds[-1]:.1f})")
     figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.subplots()
-    for rank in (0, 1):
-        mine = [one for one in found if one["rank"] == rank]
-        axes.plot([one["kill"] for one in mine], [one["seconds"] for one in mine], "o", label=f"rank {rank} was killed")
+    for where in (JOB, LOCAL):
+        mine = [one for one in found if one["where"] == where]
+        axes.plot([one["kill"] for one in mine], [one["seconds"] for one in mine], "o", label=where)
+        seconds = sorted(one["seconds"] for one in mine)
+        middle = statistics.median(seconds)
+        print(f"{where}: {len(mine)} kills, median {middle:.1f} s ({seconds[0]:.1f} to {seconds[-1]:.1f})")
     axes.set(xlabel="kill", ylabel="seconds to the next step", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
@@ -135,8 +169,7 @@ def main() -> None:
             cluster, steps = Cluster(place / "s", place, data), 40 * options.times
             if options.inside:
                 steps = 200 * options.times
-                found = kills_inside(cluster, options.times, options.seed, steps)
-                keep(options.out, found)
+                found = kills_in_a_job(cluster, options.times, options.seed, steps)
                 tally = collections.Counter({"killed rank, inside": len(found)})
             else:
                 tally = campaign(cluster, options.times, options.seed, steps)
@@ -145,6 +178,13 @@ def main() -> None:
             there, here = cluster.run_dir("campaign"), runs.folder(whole)
             assert runs.losses(there) == runs.losses(here), "losses differ"
             assert runs.weights(there) == runs.weights(here), "weights differ"
+            if options.inside:
+                local = [*whole[:-1], f"run.dir={place / 'local'}"]
+                found += kills_of_local_ranks(local, options.times, options.seed)
+                assert runs.losses(runs.folder(local)) == runs.losses(here), "losses of local ranks differ"
+                assert runs.weights(runs.folder(local)) == runs.weights(here), "weights of local ranks differ"
+                tally["killed local rank"] = options.times
+                keep(options.out, found)
             jobs = len(list(there.slurm.glob("try-*.json")))
             print(f"{sum(tally.values())} interruptions {dict(tally)}, {jobs} jobs, {steps} steps: bit-identical")
         finally:
