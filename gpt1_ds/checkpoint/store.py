@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +20,6 @@ from gpt1_ds.common.files import sha256_file, sync_folder
 from gpt1_ds.common.remote import asked, file_system, reached, without_secrets
 
 BLOCK = 16 << 20  # bytes that are read at a time
-Told = Callable[[int], None]  # is told how many bytes more have been moved
-
-
-def untold(_: int) -> None:
-    """Tells nobody."""
 
 
 class Store:
@@ -56,35 +51,33 @@ class Store:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        with reached(f"{self.address}/{name}", verb="write"):
+        with reached(f"{self.address}/{name}", access="write"):
             asked(lambda: self._system.pipe_file(self._place(name), content))
 
-    def put(self, path: Path, name: str, sha256: str, told: Told = untold) -> None:
+    def put(self, path: Path, name: str, sha256: str) -> None:
         """Write a local file, and read it back. Raises WorldError for other bytes than those of `sha256`."""
         size = path.stat().st_size
-        with reached(f"{self.address}/{name}", verb="write"):
+        with reached(f"{self.address}/{name}", access="write"):
             asked(lambda: self._system.put_file(str(path), self._place(name)), _patience(size))
-        told(size)
-        if self._sha256(name, told) != sha256:
+        if self._sha256(name) != sha256:
             raise WorldError(f"{self}/{name}: is not what was written; run again, and look at the store if it stays so")
 
-    def get(self, name: str, path: Path, size: int, told: Told = untold) -> None:
+    def get(self, name: str, path: Path, size: int) -> None:
         """Write a file of `size` bytes of the store to `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with reached(f"{self.address}/{name}"):
             asked(lambda: self._system.get_file(self._place(name), str(path)), _patience(size))
-        told(size)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete these files, in this order. One that is not there is deleted already."""
         for name in names:
-            with reached(f"{self.address}/{name}", verb="write"), contextlib.suppress(FileNotFoundError):
+            with reached(f"{self.address}/{name}", access="write"), contextlib.suppress(FileNotFoundError):
                 asked(partial(self._system.rm_file, self._place(name)))
 
     def _place(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def _sha256(self, name: str, told: Told) -> str:
+    def _sha256(self, name: str) -> str:
         digest = hashlib.sha256()
         with (
             reached(f"{self.address}/{name}"),
@@ -93,7 +86,6 @@ class Store:
             limited = deadline.limited(stream, deadline.ANSWER_SECONDS)
             while block := limited.read(BLOCK):
                 digest.update(block)
-                told(len(block))
         return digest.hexdigest()
 
 
@@ -109,7 +101,7 @@ def whole(names: Iterable[str]) -> list[str]:
     return [steps[step] for step in sorted(steps)]
 
 
-def copy(folder: Path, store: Store, told: Told = untold) -> bool:
+def copy(folder: Path, store: Store) -> bool:
     """Write a checkpoint to `store`, its own folder there. False where this very one is there, whole."""
     names, last = store.names(), folder / manifest.NAME
     if manifest.NAME in names and store.read(manifest.NAME) == last.read_bytes():
@@ -117,12 +109,12 @@ def copy(folder: Path, store: Store, told: Told = untold) -> bool:
     digest, facts = sha256_file(last), manifest.read(folder)
     store.delete([manifest.NAME, *(name for name in names if name != manifest.NAME and name not in facts["files"])])
     for name, file in facts["files"].items():
-        store.put(folder / name, name, file["sha256"], told)
-    store.put(last, manifest.NAME, digest, told)
+        store.put(folder / name, name, file["sha256"])
+    store.put(last, manifest.NAME, digest)
     return True
 
 
-def fetch(store: Store, folder: Path, told: Told = untold) -> None:
+def fetch(store: Store, folder: Path) -> None:
     """Bring the checkpoint that `store` is back into a new folder, verified. Raises CheckpointError for a damaged
     one.
     """
@@ -133,7 +125,7 @@ def fetch(store: Store, folder: Path, told: Told = untold) -> None:
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise CheckpointError(f"{store}: names a file outside the folder: {name!r:.80}; refused")
         try:
-            store.get(name, folder / name, file["bytes"], told)
+            store.get(name, folder / name, file["bytes"])
         except DataError as error:  # what its manifest lists is not there
             raise DamagedError(f"{store}: damaged: {error.problems[0]}") from None
     verify_files(folder, facts)

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
@@ -132,14 +133,18 @@ def _write(stream: IO[str], message: str) -> None:
         print(message, file=cast(IO[str], _Terminal(stream)), flush=True)
 
 
-@contextlib.contextmanager
-def above(write: Callable[[str], None]) -> Iterator[None]:
+def above(write: Callable[[str], None]) -> AbstractContextManager[None]:
     """While the block runs, every line is printed by `write`: it knows how to keep a progress bar below them."""
-    _ABOVE.append(write)
+    return _listed(_ABOVE, write)
+
+
+@contextlib.contextmanager
+def _listed(functions: list[Callable[[str], None]], function: Callable[[str], None]) -> Iterator[None]:
+    functions.append(function)
     try:
         yield
     finally:
-        _ABOVE.remove(write)
+        functions.remove(function)
 
 
 def clear_line() -> None:
@@ -191,19 +196,9 @@ def bar(
     with contextlib.ExitStack() as stack:
         drawn = stack.enter_context(Bar(terminal(), total, done, unit))
         stack.enter_context(above(drawn.print))
-        stack.enter_context(_takes_words(lambda words: drawn.show(words=words)))
+        stack.enter_context(_listed(_SHOWN, lambda words: drawn.show(words=words)))
         stack.enter_context(_removed_at_termination(drawn.stop))
         yield drawn.show
-
-
-@contextlib.contextmanager
-def _takes_words(show: Callable[[str], None]) -> Iterator[None]:
-    """While the block runs, `doing` is shown by `show`."""
-    _SHOWN.append(show)
-    try:
-        yield
-    finally:
-        _SHOWN.remove(show)
 
 
 def doing(words: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, UserError, WorldError, one_line
@@ -52,9 +52,11 @@ def asked(question: Callable[[], T], seconds: float | None = None) -> T:
 
 
 @contextmanager
-def reached(address: str, error: type[UserError] = DataError, verb: str = "read") -> Iterator[None]:
+def reached(
+    address: str, error: type[UserError] = DataError, access: Literal["read", "write"] = "read"
+) -> Iterator[None]:
     """Errors of any file system in one line: an `error` where the person has to mend something, WorldError where the
-    same may succeed later. `verb` is what is done there.
+    same may succeed later. `access` is what is tried there.
     """
     shown = without_secrets(address)
     try:
@@ -66,7 +68,7 @@ def reached(address: str, error: type[UserError] = DataError, verb: str = "read"
     except FileNotFoundError:
         raise error(f"{shown}: no such file; look at the address") from None
     except PermissionError:
-        raise error(f"{shown}: no right to {verb} it; look at your credentials") from None
+        raise error(f"{shown}: no right to {access} it; look at your credentials") from None
     except Exception as problem:
         # clients have classes of their own that are no OSError: botocore's of a server that is away, for one
         if not isinstance(problem, OSError) and type(problem).__module__.partition(".")[0] in _OURS:
@@ -74,5 +76,5 @@ def reached(address: str, error: type[UserError] = DataError, verb: str = "read"
         why = one_line(without_secrets(str(problem)))
         if "Credential" in type(problem).__name__:
             raise error(f"{shown}: {why}; set those of your store, like AWS_ACCESS_KEY_ID, or its profile") from None
-        participle = {"read": "read", "write": "written"}[verb]
-        raise WorldError(f"{shown}: cannot be {participle} ({why}); run again when the network is well") from None
+        tried = "read" if access == "read" else "written"
+        raise WorldError(f"{shown}: cannot be {tried} ({why}); run again when the network is well") from None

@@ -171,8 +171,8 @@ def write(recorder: profile, path: Path) -> None:
 
 
 def _write_memory(path: Path) -> None:
-    """What is allocated on this rank's GPU, and its last allocations with their callers, for pytorch.org/memory_viz;
-    whole or not at all. Raises UserError or OSError.
+    """Writes what is allocated on this rank's GPU, and its last allocations with their callers, for
+    pytorch.org/memory_viz; whole or not at all. Raises UserError or OSError.
     """
     hidden = path.with_name(f".{path.name}")
     try:
@@ -193,7 +193,7 @@ def _is_whole(raw: Path) -> bool:
 
 
 ASKED_STEPS = 5  # that follow a file PROFILE
-ALLOCATIONS = 200_000  # newest ones of a rank's GPU that a snapshot of its memory tells
+ALLOCATIONS = 200_000  # the last of a rank's GPU that a snapshot of its memory lists
 Pause = Callable[[], AbstractContextManager[None]]  # stops the clock that times steps
 
 

@@ -29,7 +29,6 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, Us
 from gpt1_ds.common.files import explain, write_atomic
 from gpt1_ds.common.remote import check_address
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.text import byte_size, duration
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.sections import CheckpointConfig
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -75,8 +74,10 @@ def fetch_run(address: str, folder: Path) -> str:
     run_dir.create()
     copies = Copies(place, run_dir, CheckpointConfig())
     copies.bring_newest()
+    if not (found := folders.steps_in(run_dir.checkpoints)):
+        raise CheckpointError(f"{place}: holds damaged checkpoints alone; look at the lines above")
     write_atomic(run_dir.config, place.read(run_dir.config.name))
-    return folders.steps_in(run_dir.checkpoints)[-1].name
+    return found[-1].name
 
 
 class Mirror:
@@ -138,7 +139,6 @@ class Copies:
 
     def __init__(self, place: Store, run_dir: RunDir, settings: CheckpointConfig) -> None:
         self.place, self.run_dir, self.settings = place, run_dir, settings
-        self.moved = 0  # bytes that went either way: grows while a copy makes progress
         self._said: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._under_way: list[Path] = []
@@ -171,7 +171,7 @@ class Copies:
     def copy_once(self) -> None:
         """Copy all that is not there, in this thread. Raises UserError for the first that fails."""
         for folder in folders.steps_in(self.run_dir.checkpoints)[::-1]:
-            if store.copy(folder, self.place.below(f"checkpoints/{folder.name}"), self._told):
+            if self._copy(folder):
                 log.say(f"{folder}: copied to {self.place}")
         self._copy_records()
         self._prune()
@@ -217,9 +217,6 @@ class Copies:
         """Write the configuration there, first of all: whoever may not write is told before the first step."""
         self.place.write(self.run_dir.config.name, self.run_dir.config.read_bytes())
 
-    def _told(self, count: int) -> None:
-        self.moved += count
-
     def _copy_all(self, found: Sequence[Path]) -> None:
         """In the thread: the records come first, as a checkpoint there without the lines of its steps would lose them,
         and last, with what has happened since.
@@ -240,14 +237,14 @@ class Copies:
             self._said.put(("copy failed", {"step": step, "error": str(error)}))
 
     def _copy_one(self, folder: Path) -> None:
-        begin, before = time.monotonic(), self.moved
+        begin = time.monotonic()
         if _tried(partial(self._copy, folder)):
-            seconds, size = round(time.monotonic() - begin, 3), (self.moved - before) // 2  # and read back
-            done = {"step": manifest.step_of(folder), "to": str(self.place), "bytes": size, "seconds": seconds}
-            self._said.put(("copied", done))
+            size = sum(file["bytes"] for file in manifest.read(folder)["files"].values())
+            told = {"to": str(self.place), "bytes": size, "seconds": round(time.monotonic() - begin, 3)}
+            self._said.put(("copied", {"step": manifest.step_of(folder), **told}))
 
     def _copy(self, folder: Path) -> bool:
-        return store.copy(folder, self.place.below(f"checkpoints/{folder.name}"), self._told)
+        return store.copy(folder, self.place.below(f"checkpoints/{folder.name}"))
 
     def _records(self) -> list[Path]:
         run = self.run_dir
@@ -271,14 +268,11 @@ class Copies:
         final = self.run_dir.checkpoints / name
         temporary = final.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         log.say(f"{final}: comes from {self.place}")
-        begin, before = time.monotonic(), self.moved
         try:
-            store.fetch(self.place.below(f"checkpoints/{name}"), temporary, self._told)
+            store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
             temporary.rename(final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        words = f"{byte_size(self.moved - before)} in {duration(time.monotonic() - begin)}"
-        log.LOGGER.debug("%s: %s", final, words)
 
     def _bring_records(self, names: Sequence[str]) -> None:
         """The records of the run, where the folder has none or shorter ones, and the best checkpoint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,15 @@ def test_a_damaged_copy_is_passed_over(run: RunDir, tmp_path: Path, capsys: pyte
     assert "damaged: its sha256 does not match the manifest" in capsys.readouterr().err
     assert [folder.name for folder in steps_in(tmp_path / "run" / "checkpoints")] == ["step-00000004"]
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+
+
+def test_damaged_copies_alone_are_told(run: RunDir, tmp_path: Path) -> None:
+    there = tmp_path / "store"
+    shutil.copytree(place(run), there)
+    for file in there.glob("checkpoints/*/state/*.safetensors"):
+        file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="holds damaged checkpoints alone"):
+        mirror.fetch_run(f"file://{there}", tmp_path / "run")
 
 
 def test_half_a_checkpoint_is_none(run: RunDir, tmp_path: Path) -> None:
