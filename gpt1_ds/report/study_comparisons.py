@@ -16,6 +16,7 @@ from gpt1_ds.report.study_table import Intervals
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.base import Numbers
 from gpt1_ds.tasks.comparison import Estimate, combine, estimate, mean_estimate, slope_weights
+from gpt1_ds.tasks.controls import STRONGEST, WORDS
 from gpt1_ds.tasks.kinds.sentences import STS
 from gpt1_ds.tasks.metrics import read_submission, submission_name
 from gpt1_ds.tasks.token_metrics import objects
@@ -64,7 +65,7 @@ class StudyAnswers:
         """Returns the seeds for which every row has answers; for controls alone, which have no seeds, the study's
         first.
         """
-        rows = [name for name in names if name and name not in self.results.controls]
+        rows = [name for name in names if name and name not in (*self.results.controls, STRONGEST)]
         keys = self.results.points
         found = [seed for seed in self.results.seeds if all((column.name, name, seed) in keys for name in rows)]
         return found if rows else found[:1]
@@ -83,7 +84,9 @@ class StudyAnswers:
         return estimate(column.metric, as_answers(known["gold"]), *found, classes=classes)
 
     def _answers(self, column: Column, split: str, known: dict[str, Any], name: str, seed: int) -> Numbers | None:
-        """[N], in the order of the right answers."""
+        """[N], in the order of the right answers. One text has no overlap: its words are all that a rule reads."""
+        if name == STRONGEST and name not in known["controls"]:
+            name = WORDS
         if name in known["controls"]:
             return as_answers(known["controls"][name])
         place = self.results.cells.get((column.name, name, seed))

@@ -79,7 +79,7 @@ class LayerTransfer:
 class Comparison:
     """Whether one row is above another, paired by seed and example (tasks/comparison.py)."""
 
-    first: str = ""  # a row, or a control (majority, bag of words, second text alone, TF-IDF cosine)
+    first: str = ""  # a row, or a control (majority, bag of words, word overlap, words and overlap, ...)
     second: str = ""  # the same
     expect: Literal["", "above", "below", "same", "not above"] = ""  # of first; written before the study runs
     margin: float = 2.0  # points that are as good as none: same and `not above` allow them

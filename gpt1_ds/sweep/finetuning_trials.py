@@ -287,7 +287,7 @@ def _identity(config: Config) -> Config:
 
 
 FILE = "controls.json"
-FORMAT = 2  # an entry holds answers, too
+FORMAT = 3  # an entry holds answers, too; of two texts words and overlap apart
 
 
 def write_controls(sweep: FinetuningSweep) -> None:
@@ -305,14 +305,22 @@ def write_controls(sweep: FinetuningSweep) -> None:
             continue
         start = time.monotonic()
         try:
-            answers = list(data.task.controls(data.splits))
+            known[name] = fitted_controls(data)
         except ValueError as error:
             say(f"{name}: without controls: {error}")
             continue
-        scores = [asdict(score) for score in control_scores(data.task, answers)]
-        known[name] = {"examples": identity, "labels": data.task.labels, "scores": scores, "answers": _splits(answers)}
         write_json(file, known)
-        say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - start)}")
+        say(f"{name}: simple rules for comparison  {duration(time.monotonic() - start)}")
+
+
+def fitted_controls(data: TaskData) -> dict[str, Any]:
+    """An entry of the file. Raises DataError when scikit-learn is not installed, ValueError for examples of which a
+    rule makes no model.
+    """
+    answers = list(data.task.controls(data.splits))
+    scores = [asdict(score) for score in control_scores(data.task, answers)]
+    examples = _identity_of_controls(data)
+    return {"examples": examples, "labels": data.task.labels, "scores": scores, "answers": _splits(answers)}
 
 
 def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Scores that a trained model has to be compared with: rules that were never pre-trained, fitted on the same examples.
 
     majority           the most frequent label of train; of a regression its mean score
-    bag of words       a linear model of the TF-IDF weights of words and pairs of words and, where there are two texts,
-                       of how many words they have in common
-    TF-IDF cosine      of sentence vectors, in the place of both: how many words two texts have in common
+    bag of words       a linear model of the TF-IDF weights of words and pairs of words, of each text its own
     second text alone  the same without the first text: what the way a task was written betrays (Gururangan et al. 2018)
+    word overlap       a linear model of four numbers that compare two texts: the cosine of their TF-IDF weights, the
+                       fraction of the words of either that the other has, and how many of all are in the second
+    words and overlap  a linear model of all of these, the strongest of the rules for two texts
+    TF-IDF cosine      of sentence vectors, in the place of all others
 
 At most 20,000 examples of train are read.
 """
@@ -80,8 +82,9 @@ def text_rows(examples: Sequence[Example], alone: bool = False) -> Texts:
     return rows
 
 
-MAJORITY, WORDS, SECOND, COSINE = "majority", "bag of words", "second text alone", "TF-IDF cosine"
-CONTROLS = (MAJORITY, WORDS, SECOND)
+MAJORITY, WORDS, COSINE = "majority", "bag of words", "TF-IDF cosine"
+SECOND, OVERLAP, STRONGEST = "second text alone", "word overlap", "words and overlap"  # where there are two texts
+CONTROLS = (MAJORITY, WORDS, SECOND, OVERLAP, STRONGEST)
 ALL_CONTROLS = (*CONTROLS, COSINE)
 MOST = 20_000  # training examples that are fitted: a few minutes on one core
 
@@ -94,8 +97,9 @@ def fitted_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
     """
     train = _labelled(capped(tuple(splits["train"]), MOST))
     pairs = len(train[0].texts) > 1 or bool(train[0].choices)
+    features = Features(text_rows(train))
     for control in CONTROLS if pairs else CONTROLS[:2]:
-        predict = _majority(task, train) if control == MAJORITY else _words(task, train, control == SECOND)
+        predict = _majority(task, train) if control == MAJORITY else _linear(task, train, control, features)
         for split, rows in splits.items():
             if split != "train" and (examples := _labelled(rows)):
                 ids = tuple(example.id for example in examples)
@@ -126,12 +130,16 @@ def _majority(task: Task, train: Sequence[Example]) -> Predict:
     return lambda examples: np.full(len(examples), labels[counts.argmax()])
 
 
-def _words(task: Task, train: Sequence[Example], alone: bool) -> Predict:
-    return fit_linear(task, train, Features(text_rows(train, alone)), alone)
+def _linear(task: Task, train: Sequence[Example], control: str, features: Features) -> Predict:
+    """The control of this name, other than the majority. The words of the second text alone are those of no other."""
+    if control == SECOND:
+        return fit_linear(task, train, Features(text_rows(train, alone=True)).words, alone=True)
+    tables = {WORDS: features.words, OVERLAP: features.overlap, STRONGEST: features.words_and_overlap}
+    return fit_linear(task, train, tables[control])
 
 
 class Features:
-    """Makes of texts [N] a sparse matrix with the words of both texts apart, and what they have in common."""
+    """Makes of texts [N] sparse matrices: the words of both texts apart, and what they have in common."""
 
     def __init__(self, rows: Texts) -> None:
         try:
@@ -139,23 +147,36 @@ class Features:
         except ImportError:
             raise DataError("controls need scikit-learn; pip install 'gpt1-ds[finetune]'") from None
         self.two = any(first for first, _ in rows)
-        self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
-        self.words.fit(text for row in rows for text in row)
+        self.weights = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
+        self.weights.fit(text for row in rows for text in row)
 
     def cosines(self, rows: Texts) -> NDArray[np.float64]:
         """[N], of the two texts of each row; 0 where one has no word that is known."""
-        first, second = (self.words.transform([row[side] for row in rows]) for side in (0, 1))
-        return _cosine(first, second)
+        return _cosine(*self._texts(rows))
 
-    def __call__(self, rows: Texts) -> Any:
-        from scipy.sparse import csr_matrix, hstack
+    def words(self, rows: Texts) -> Any:
+        """[N, words], or [N, 2 x words] of two texts."""
+        from scipy.sparse import hstack
 
-        second = self.words.transform([row[1] for row in rows])
-        if not self.two:
-            return second
-        first = self.words.transform([row[0] for row in rows])
-        common = np.array([_overlap(*row) for row in rows])
-        return hstack([first, second, csr_matrix(np.column_stack([_cosine(first, second), common]))]).tocsr()
+        first, second = self._texts(rows)
+        return hstack([first, second]).tocsr() if self.two else second
+
+    def overlap(self, rows: Texts) -> Any:
+        """[N, 4]."""
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix(np.column_stack([self.cosines(rows), np.array([_overlap(*row) for row in rows])]))
+
+    def words_and_overlap(self, rows: Texts) -> Any:
+        """[N, 2 x words + 4]."""
+        from scipy.sparse import hstack
+
+        return hstack([self.words(rows), self.overlap(rows)]).tocsr()
+
+    def _texts(self, rows: Texts) -> tuple[Any, Any]:
+        """The weights of the first and of the second texts, [N, words] each."""
+        first, second = (self.weights.transform([row[side] for row in rows]) for side in (0, 1))
+        return first, second
 
 
 def _cosine(first: Any, second: Any) -> NDArray[np.float64]:

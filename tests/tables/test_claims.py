@@ -14,7 +14,7 @@ from tests.helpers.shared_data import shared_data, small_tasks
 
 ROOT = Path(__file__).parents[2]
 CONTROLS = {"majority", "bag of words"}
-PAIRS = {*CONTROLS, "second text alone"}
+PAIRS = {*CONTROLS, "second text alone", "word overlap", "words and overlap"}
 
 
 @pytest.fixture(scope="module")

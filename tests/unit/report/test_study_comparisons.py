@@ -152,6 +152,21 @@ def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
     assert "a fixed half of dev" in page
 
 
+def test_of_one_text_the_strongest_rule_is_the_bag_of_words(folder: Path) -> None:
+    told = json.loads((folder / "study.json").read_text())
+    known = json.loads((folder / "controls.json").read_text())
+    for split in known["rte"]["answers"].values():
+        split["controls"]["bag of words"] = split["controls"].pop("majority")
+    for score in known["rte"]["scores"]:
+        score["control"] = "bag of words"
+    first, worse = told["compare"]
+    told["compare"] = [{**worse, "second": name, "claim": name} for name in ("bag of words", "words and overlap")]
+    (folder / "study.json").write_text(json.dumps(told))
+    (folder / "controls.json").write_text(json.dumps(known))
+    words, strongest = comparisons(StudyAnswers(folder, read_study_results(folder)))
+    assert replace(strongest, claim="", second="") == replace(words, claim="", second="")
+
+
 def test_answers_that_are_not_there_are_left_out(folder: Path) -> None:
     for file in folder.glob("rte/good/lr=1/1/predictions/*"):
         file.unlink()

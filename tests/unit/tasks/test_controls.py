@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt1_ds.tasks.base import Example, Kind, Layout
-from gpt1_ds.tasks.controls import COSINE, MAJORITY, SECOND, WORDS
+from gpt1_ds.tasks.controls import CONTROLS, COSINE, MAJORITY, OVERLAP, SECOND, STRONGEST, WORDS
 from gpt1_ds.tasks.kinds import KINDS, Sentences
 from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData
@@ -44,15 +44,17 @@ def test_common_words_tell_what_neither_text_does() -> None:
         for first, second in [*pairs, *((thing, thing) for thing in THINGS * 4)]
     ]
     found = scores("classification", "pair", examples, ("same", "other"))
-    assert found[WORDS] == 1.0
-    assert found[SECOND] < 0.7
+    assert found[OVERLAP] == found[STRONGEST] == 1.0
+    assert max(found[WORDS], found[SECOND]) < 0.7, "neither has seen both texts"
 
 
 def test_the_second_text_betrays_the_class() -> None:
     texts = [(f"{a} {b}", "nobody sleeps" if number % 2 else "somebody sleeps") for number, (a, b) in
              enumerate(itertools.product(COLOURS, THINGS))]  # fmt: skip
     examples = [Example("", pair, label="no" if "nobody" in pair[1] else "yes") for pair in texts]
-    assert scores("classification", "pair", examples, ("yes", "no"))[SECOND] == 1.0
+    found = scores("classification", "pair", examples, ("yes", "no"))
+    assert found[SECOND] == found[WORDS] == found[STRONGEST] == 1.0
+    assert found[OVERLAP] < 0.7, "it sees no word"
 
 
 def test_sentences_are_compared_by_their_words() -> None:
@@ -73,7 +75,8 @@ def test_scores_and_choices() -> None:
              for common, _ in counts]  # fmt: skip
     found = scores("regression", "both", rated)
     assert np.isnan(found[MAJORITY]), "one score for all has no correlation"
-    assert found[WORDS] > 0.95
+    assert found[OVERLAP] > 0.95
+    assert found[STRONGEST] > 0.95
     asked = [Example("", (f"{thing} {colour}", "which?"), ("nothing", thing), label="1")
              for thing, colour in itertools.product(THINGS, COLOURS)]  # fmt: skip
-    assert scores("choice", "choice", asked, ("0", "1")) == {MAJORITY: 1.0, WORDS: 1.0, SECOND: 1.0}
+    assert scores("choice", "choice", asked, ("0", "1")) == dict.fromkeys(CONTROLS, 1.0)
