@@ -1,4 +1,4 @@
-"""Fine-tunes a model on spans, tags or texts, with this program and with transformers' own loop, seed by seed.
+"""Fine-tunes a model on a task with this program and with transformers' own loop, seed by seed.
 
     python tools/tasks_beside.py --model HF_FOLDER --data xquad=data/xquad --data wnut17=data/wnut17
         --work WORK --out OUT [--seeds 1 2 3] [--epochs 3] [--examples N] [--rate 5e-5]
@@ -6,9 +6,10 @@
 
 HF_FOLDER is an encoder, T5_FOLDER an encoder-decoder, and tools/untrained_t5.py makes one that was never trained. Both
 programs begin with its weights, read the same examples, batches of like lengths, at the same rate, batch, epochs and
-dropout, and keep the epoch that is best on dev; what is scored is dev, of translations the test set. A run that is
-there in WORK is left, so that the same command continues. OUT/results.csv has every run; OUT/table.md the means over
-seeds and ours less theirs, with the 95 % interval that joins seeds and examples. Takes hours on two cores.
+dropout, and keep the epoch that is best on dev; what is scored is the test set where it is labelled, else dev. A run
+that is there in WORK is left, so that the same command continues. OUT/results.csv has every run; OUT/table.md the means
+over seeds and ours less theirs, with the 95 % interval that joins seeds and examples; of sentences also the scores of
+simple rules, fitted on the same examples. Takes hours on two cores.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.comparison import estimate
-from gpt1_ds.tasks.metrics import measure, read_submission
+from gpt1_ds.tasks.metrics import control_scores, measure, read_submission, submission_name
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.token_metrics import objects
 
-PRESETS = {"xquad": "squad", "wnut17": "conll2003", "ewt_pos": "pos", "multi30k": "translation"}
+PRESETS = {
+    **{"xquad": "squad", "wnut17": "conll2003", "ewt_pos": "pos", "multi30k": "translation"},
+    **{name: name for name in ("sst2", "snli", "stsb", "mrpc", "rte")},
+}
 BATCH = {"translation": 64}
 USUAL = 32
-LONGEST = {"squad": 384, "conll2003": 128, "pos": 128, "translation": 64}  # tokens of a row
+LONGEST = {"squad": 384, "translation": 64}  # tokens of a row
+USUAL_LENGTH = 128
 TEXTS = {  # of both programs; a prefix would tell a model that knows one task nothing
     **{"task.prefix": "", "task.target_length": LONGEST["translation"], "task.decoding.beams": 4},
     **{"task.decoding.length_penalty": "plain", "task.decoding.length_alpha": 1.0},
@@ -65,7 +70,7 @@ def ours(preset: str, run: Path, seed: int, options: argparse.Namespace, path: s
     words = [
         *(f"checkpoint.init_from={options.work / 'imported'}", f"task.path={path}", f"run.dir={run.parent}"),
         *(f"run.name={run.name}", f"run.seed={seed}", f"train.epochs={options.epochs}", f"optimizer.lr={options.rate}"),
-        *(f"train.global_batch={BATCH.get(preset, USUAL)}", f"task.max_length={LONGEST[preset]}", "checkpoint.keep=1"),
+        *(f"train.global_batch={BATCH.get(preset, USUAL)}", f"task.max_length={longest(preset)}", "checkpoint.keep=1"),
         *("schedule.kind=linear", "schedule.warmup_steps=null", "schedule.warmup_fraction=0.1", *extra(preset)),
         *("optimizer.name=adamw", "optimizer.weight_decay=0.01", "optimizer.clip=1"),
         *(f"model.{kind}_dropout=0.1" for kind in ("residual", "embedding", "attention")),
@@ -74,9 +79,14 @@ def ours(preset: str, run: Path, seed: int, options: argparse.Namespace, path: s
     ]
     program = [sys.executable, "-P", "-m", "gpt1_ds", "finetune", "-c", f"finetune/{preset}", *words]
     subprocess.run(program, check=True, cwd=Path(__file__).parents[1])
-    files = sorted((run / "predictions").iterdir())  # dev before test
-    values: list[Any] = [*read_submission(files[-1]).values()]
-    return [one.split(" ") for one in values] if preset in ("conll2003", "pos") else values
+    data = read(preset, path, options.examples)[1]
+    name = submission_name(data.task.name, scored(data), data.task.submission)
+    values: list[Any] = [*read_submission(run / "predictions" / name).values()]
+    if preset in ("conll2003", "pos"):
+        return [one.split(" ") for one in values]
+    if preset in LONGEST:
+        return values
+    return [data.task.labels.index(one) if data.task.labels else float(one) for one in values]
 
 
 def theirs(data: TaskData, preset: str, seed: int, options: argparse.Namespace) -> list[Any]:
@@ -86,13 +96,15 @@ def theirs(data: TaskData, preset: str, seed: int, options: argparse.Namespace) 
     spelled = transformers.AutoTokenizer.from_pretrained(options.model)
     rows: Rows
     if preset == "squad":
-        rows = Spans(spelled, LONGEST[preset])
+        rows = Spans(spelled, longest(preset))
     elif preset == "translation":
-        rows = Texts(spelled, LONGEST[preset])
+        rows = Texts(spelled, longest(preset))
+    elif preset in ("conll2003", "pos"):
+        rows = Tags(spelled, longest(preset), data.task.labels)
     else:
-        rows = Tags(spelled, LONGEST[preset], data.task.labels)
+        rows = Sentences(spelled, longest(preset), data.task)
     transformers.set_seed(seed)
-    labels = {"num_labels": len(data.task.labels)} if isinstance(rows, Tags) else {}
+    labels = {"num_labels": max(1, len(data.task.labels))} if isinstance(rows, (Tags, Sentences)) else {}
     model = getattr(transformers, rows.kind).from_pretrained(options.model, **labels)
     dev = data.splits["dev"][:WRITTEN] if preset == "translation" else data.splits["dev"]
     best: list[Any] = [-1.0, None]
@@ -126,7 +138,11 @@ def theirs(data: TaskData, preset: str, seed: int, options: argparse.Namespace) 
 
 def scored(data: TaskData) -> str:
     """The split whose answers are compared."""
-    return "test" if data.task.writes_text else "dev"
+    return "test" if "test" in data.splits and data.splits["test"][0].is_labelled else "dev"
+
+
+def longest(preset: str) -> int:
+    return LONGEST.get(preset, USUAL_LENGTH)
 
 
 class Rows(ABC):
@@ -182,6 +198,30 @@ class Texts(Rows):
                 )
             found += self.spelled.batch_decode(written, skip_special_tokens=True)
         return found
+
+
+class Sentences(Rows):
+    """One text or two, with a class or a score."""
+
+    kind = "AutoModelForSequenceClassification"
+
+    def __init__(self, spelled: Any, longest: int, task: Task) -> None:
+        import transformers
+
+        self.collate = transformers.DataCollatorWithPadding(spelled)
+        self.spelled, self.longest, self.task = spelled, longest, task
+
+    def inputs(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """A model of one label learns it by its squared error."""
+        gold = self.task.gold(examples).tolist()
+        return [
+            {**self.spelled(*one.texts, truncation=True, max_length=self.longest), "labels": right}
+            for one, right in zip(examples, gold, strict=True)
+        ]
+
+    def answers(self, examples: Sequence[Example], trainer: Any) -> list[Any]:
+        logits_NK = self.predicted(examples, trainer)
+        return list((logits_NK[:, 0] if self.task.has_scores else logits_NK.argmax(1)).tolist())
 
 
 class Tags(Rows):
@@ -275,6 +315,8 @@ class Spans(Rows):
 
 
 def as_found(answers: Sequence[Any]) -> Any:
+    if isinstance(answers[0], (int, float)):
+        return np.array(answers)
     return objects([one if isinstance(one, str) else tuple(one) for one in answers])
 
 
@@ -315,20 +357,46 @@ def main() -> None:
                     )
                     file.write_text(json.dumps(answers))
                 found[name, side, seed] = json.loads(file.read_text())
-            write(options.out, tasks, found)
+            write(options.out, tasks, found, {})
+    rules = {}
+    for name, data in tasks.items():
+        file = options.work / f"{name}-rules.json"
+        if not file.exists():
+            file.write_text(json.dumps(simple_rules(data)))
+        rules[name] = json.loads(file.read_text())
+    write(options.out, tasks, found, rules)
 
 
-def write(out: Path, tasks: dict[str, TaskData], found: dict[tuple[str, str, int], list[Any]]) -> None:
+def simple_rules(data: TaskData) -> dict[str, float]:
+    """Rule -> its score, of tasks of sentences."""
+    if data.task.reads_tokens or data.task.writes_text:
+        return {}
+    told = control_scores(data.task, data.task.controls(data.splits))
+    wanted = scored(data), data.task.metrics[0]
+    return {one.control: one.value for one in told if (one.split, one.metric) == wanted and one.value is not None}
+
+
+def write(
+    out: Path,
+    tasks: dict[str, TaskData],
+    found: dict[tuple[str, str, int], list[Any]],
+    rules: dict[str, dict[str, float]],
+) -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = [
         {"task": name, "loop": side, "seed": seed, "metric": tasks[name].task.metrics[0],
          "value": score(tasks[name].task, tasks[name].splits[scored(tasks[name])], answers)}
         for (name, side, seed), answers in found.items()
     ]  # fmt: skip
-    write_table(out / "results.csv", ["task", "loop", "seed", "metric", "value"], rows)
+    told = [
+        {"task": name, "loop": rule, "seed": "", "metric": tasks[name].task.metrics[0], "value": value}
+        for name, values in rules.items()
+        for rule, value in values.items()
+    ]
+    write_table(out / "results.csv", ["task", "loop", "seed", "metric", "value"], [*rows, *told])
     lines = [
-        "| task | metric | seeds | gpt1-ds | transformers | difference | 95 % interval |",
-        "|---|---|---|---|---|---|---|",
+        "| task | metric | seeds | gpt1-ds | transformers | difference | 95 % interval | best simple rule |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, data in tasks.items():
         seeds = [seed for other, side, seed in found if (other, side) == (name, THEIRS)]
@@ -339,7 +407,9 @@ def write(out: Path, tasks: dict[str, TaskData], found: dict[tuple[str, str, int
         means = [100 * float(np.mean([measure(metric, gold, a) or 0 for a in answers])) for answers in sides]
         low, high = (100 * end for end in one.interval())
         shown = f"{means[0]:.1f} | {means[1]:.1f} | {100 * one.mean:+.1f} | {low:+.1f} to {high:+.1f}"
-        lines.append(f"| {name} | {metric} | {len(seeds)} | {shown} |")
+        best = max(rules.get(name, {}).items(), key=lambda rule: rule[1], default=None)
+        rule = f"{100 * best[1]:.1f} ({best[0]})" if best else ""
+        lines.append(f"| {name} | {metric} | {len(seeds)} | {shown} | {rule} |")
     (out / "table.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines), flush=True)
     draw(out / "beside.png", rows)
