@@ -10,10 +10,10 @@ Runs named seed-N are seeds of the model that their folder is named after: they 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.common.errors import UserError
+from gpt1_ds.config.task import SCALES
 from gpt1_ds.report import runs
 from gpt1_ds.report.runs import RunStory
 from gpt1_ds.scaling.tables import write_table
@@ -35,7 +36,9 @@ PANELS = {  # probe -> what is drawn of it, its keys in eval.json begin with
     "blimp": ("BLiMP, mean of 12 phenomena", ""),
     "cola": ("CoLA, area under the ROC curve", "auc"),
     "next_sentence": ("next sentence of the same book", ""),
+    "repeat": ("the second copy of a passage, log-probability of a token", ""),
 }
+IN_NATS = ("held_out", "repeat")  # all others x 100
 
 
 def model_of(story: RunStory) -> str:
@@ -53,7 +56,7 @@ def table(stories: Sequence[RunStory]) -> list[dict[str, Any]]:
             place = {"step": one["step"], "tokens": one["step"] * tokens}
             rows.append({**named, "probe": "held_out", "metric": "loss", **place, "score": one["loss"]})
         for probe, (_, prefix) in PANELS.items():
-            metric = prefix or "accuracy"
+            metric = prefix or SCALES[probe].metric
             keys = {key: f"{prefix}_{key}" if prefix else key for key in BOUNDS}
             for one in story.probes.get(probe, []):
                 values = {name: one.get(key) for name, key in keys.items()}
@@ -67,15 +70,20 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Held-out loss and each probe: models in colours, with intervals; controls grey and broken; chance a line."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6.8), layout="constrained")
     models = list(dict.fromkeys(row["model"] for row in rows))
-    for axes, probe in zip(figure.subplots(2, 2).flat, ("held_out", *PANELS), strict=True):
+    probes = [probe for probe in ("held_out", *PANELS) if any(row["probe"] == probe for row in rows)]
+    lines = math.ceil(len(probes) / 2)
+    figure = Figure(figsize=(9, 0.6 + 3.1 * lines), layout="constrained")
+    for axes, probe in itertools.zip_longest(figure.subplots(lines, 2, squeeze=False).flat, probes):
+        if probe is None:
+            axes.set_axis_off()
+            continue
         of_probe = [row for row in rows if row["probe"] == probe]
         for number, model in enumerate(models):
             if here := [row for row in of_probe if row["model"] == model]:
                 _curves(axes, here, number)
-        if probe in PANELS and of_probe:
-            axes.axhline(100 * of_probe[0]["chance"], color="C3", lw=1, label="chance")
+        if probe in PANELS:
+            axes.axhline(_scale(probe) * of_probe[0]["chance"], color="C3", lw=1, label="chance")
         axes.set_title(PANELS[probe][0] if probe in PANELS else LOSS, fontsize=9)
         axes.set_xscale("log")
         axes.set_xlabel("training tokens", fontsize=8)
@@ -85,16 +93,20 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def _scale(probe: str) -> int:
+    return 1 if probe in IN_NATS else 100
+
+
 def _curves(axes: Any, rows: Sequence[dict[str, Any]], number: int) -> None:
     """Draws the curve of one model and probe: the mean over its seeds and, where there are several, each seed as a thin
     line.
     """
     style, control = {"color": f"C{number}"}, {"color": "0.45", "ls": CONTROLS[number % len(CONTROLS)], "lw": 1.2}
-    scale = 100 if rows[0]["probe"] in PANELS else 1
+    scale = _scale(rows[0]["probe"])
     steps = summary(rows)
     tokens = [one["tokens"] for one in steps]
     axes.plot(tokens, [scale * one["score"] for one in steps], "o-", ms=3, label=rows[0]["model"], **style)
-    if scale == 100:
+    if rows[0]["probe"] in PANELS:
         for of, shade in (("", style), ("control_", {"color": "0.45"})):
             if all(one.get(f"{of}low") is not None for one in steps):
                 bounds = ([scale * one[f"{of}{end}"] for one in steps] for end in ("low", "high"))
@@ -157,7 +169,7 @@ def ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 **{key: 100 * last[key] for key in ("low", "high", "control")},
             }
         found += named.values()
-        for one, other in combinations(named.values(), 2):
+        for one, other in itertools.combinations(named.values(), 2):
             if one["tokens"] != other["tokens"]:  # one is not evaluated to its end
                 continue
             halves = [max(row["high"] - row["last"], row["last"] - row["low"]) for row in (one, other)]

@@ -267,14 +267,16 @@ SCALES = {
     "blimp": Scale("accuracy", 0.886, "people, Warstadt et al. 2020"),
     "lambada": Scale("accuracy", 1.0, _ALL),
     "next_sentence": Scale("accuracy", 1.0, _ALL),
+    "repeat": Scale("log_probability", 0.0, "certainty"),
 }
 PREFIX = "zero-shot/"  # of a probe's name as a task of eval.json
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp, lambada, next_sentence
-    path: str = ""  # folder of the official files, or one file; of next_sentence books, .txt
+    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp, lambada, ... (guide)
+    path: str = ""  # folder of the official files, or one file; of next_sentence and repeat books, .txt
+    known_words: str = ""  # text, .txt: blimp asks only pairs of words that are there twice; empty: all pairs
     limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
     train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all
     template: str = ""  # ask any task in these words; {text}, {text2}: the example's; an answer follows; empty: none
@@ -283,7 +285,9 @@ class ProbeConfig:
 
     @property
     def shown(self) -> str:
-        return self.title or (f"{self.name}-template" if self.template else self.name)
+        if self.title or not (self.template or self.known_words):
+            return self.title or self.name
+        return f"{self.name}-template" if self.template else f"{self.name}-known"
 
 
 def problems(probes: Sequence[ProbeConfig], key: str = "probes") -> Iterator[str]:
@@ -296,6 +300,8 @@ def problems(probes: Sequence[ProbeConfig], key: str = "probes") -> Iterator[str
             yield from _template_problems(probe, key)
         elif probe.name not in SCALES:
             yield f"{key}: name={probe.name} is no zero-shot probe; choose {', '.join(SCALES)}"
+        if probe.known_words and probe.name != "blimp":
+            yield f"{key}: known_words={probe.known_words} is for blimp; leave it out of {probe.name}"
         if not probe.path:
             yield f"{key}: {probe.name} has no path; name the folder that holds its files"
         for field_name in ("limit", "train_limit"):

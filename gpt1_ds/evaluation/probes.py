@@ -48,7 +48,8 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups, show: Sho
         return shared_scores(loaded, sequences, [n for question in of for n in question.scored], frame, groups, show)
 
     scores_N2 = scores([*asked, *fitted])
-    found = score_probe(probe, asked, scores_N2[:, 0], fitted, scores_N2[:, 1])
+    size = loaded.tokenizer.vocab_size
+    found = score_probe(probe, asked, scores_N2[:, 0], fitted, scores_N2[:, 1], size)
     show(words=f"{probe.title}, control")
     if probe.sums_tokens:
         rows, row_N, sequence_N = tokens_alone([*asked, *fitted], frame)
@@ -57,7 +58,7 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups, show: Sho
         return with_control(found, score_probe(probe, asked, sums, fitted))
     alone = [question.alone(frame) for question in asked]
     scores_N2 = scores(alone)
-    return with_control(found, score_probe(probe, alone, scores_N2[:, 0], likeliest=scores_N2[:, 1]))
+    return with_control(found, score_probe(probe, alone, scores_N2[:, 0], (), scores_N2[:, 1], size))
 
 
 def shared_scores(

@@ -1,8 +1,10 @@
-"""The files of four probes: minimal pairs of BLiMP (which of two sentences is English?), passages of LAMBADA (what is
-the last word?), Winograd schemas (whom does the pronoun mean?), and sentences of a book (which one comes next?).
+"""The files of five probes: minimal pairs of BLiMP (which of two sentences is English?), passages of LAMBADA (what is
+the last word?), Winograd schemas (whom does the pronoun mean?), sentences of a book (which one comes next?), and
+passages of a book (what does a model make of one that it has just read?).
 
 BLiMP (Warstadt et al. 2020): a file of JSON lines holds the pairs of one paradigm (UID), of which there are 67, in 12
-phenomena.
+phenomena. Its words were chosen for adults' models. BabyLM (Warstadt et al. 2023) asks only pairs whose words all occur
+at least twice in the text that models may read; so does `known_words`, which counts words in lower case.
 
 LAMBADA (Paperno et al. 2016): the last word of a passage needs more than its last sentence.
 
@@ -20,6 +22,7 @@ neighbourhood of the question. Which sentences are asked for is a hash of the bo
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
@@ -43,12 +46,30 @@ PHENOMENON = {"s-selection": "argument_structure"}  # the paper's tables count i
 KEYS = ("UID", "linguistics_term", "sentence_good", "sentence_bad")
 
 
-def read_pairs(path: Path, limit: int | None = None) -> Examples:
+_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+OFTEN = 2  # times that a word is known from
+
+
+def known_words(path: Path) -> frozenset[str]:
+    """The words, in lower case, that are at least twice in a text or the .txt files of a folder. Raises DataError."""
+    files = [path] if path.is_file() else sorted(path.glob("*.txt"))
+    if not files:
+        raise DataError(f"{path}: holds no .txt file; name the text that the model has read as known_words of blimp")
+    counts: Counter[str] = Counter()
+    for file in files:
+        with open_text(file) as lines:
+            for line in lines:
+                counts.update(_WORD.findall(line.lower()))
+    return frozenset(word for word, count in counts.items() if count >= OFTEN)
+
+
+def read_pairs(path: Path, limit: int | None = None, words: frozenset[str] | None = None) -> Examples:
     """`texts` are the good and the bad sentence, `group` is the phenomenon, `source` the paradigm; in the order of the
     files' names.
 
-    `path` is one file or the folder of all. `limit` takes the same number of every paradigm, `limit` together at most.
-    Raises DataError for what is not there or no pair, and for a limit that leaves a paradigm out.
+    `path` is one file or the folder of all. With `words` only pairs of these words are there. `limit` takes the same
+    number of every paradigm, `limit` together at most. Raises DataError for what is not there or no pair, and for a
+    limit that leaves a paradigm out.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
     if not files:
@@ -62,8 +83,11 @@ def read_pairs(path: Path, limit: int | None = None) -> Examples:
             except ValueError as error:
                 problems.append(f"{file} {row.place}: {error}; fix this line")
                 continue
-            paradigms.setdefault(paradigm, []).append(example)
+            if words is None or words.issuperset(_WORD.findall(" ".join(example.texts).lower())):
+                paradigms.setdefault(paradigm, []).append(example)
     DataError.raise_all(problems[:FEW])
+    if not paradigms:
+        raise DataError(f"{path}: known_words knows the words of no pair; name the text that the model has read")
     if limit is not None and limit < len(paradigms):
         raise DataError(f"probes: limit={limit} of blimp leaves paradigms out; use {len(paradigms)} or more")
     each = None if limit is None else limit // len(paradigms)
@@ -261,6 +285,40 @@ def _others(texts: Sequence[str], number: int, near: Sequence[int]) -> list[int]
         and texts[other].strip() != true
         and abs(len(texts[other].strip()) - len(true)) <= UNLIKE * len(true)
     ]
+
+
+REPEAT = "repeat"
+PASSAGE = 400  # letters at least, which are about 80 words
+
+
+def read_repeats(path: Path, limit: int | None = None) -> Examples:
+    """`texts` are passages of whole sentences, in the order of a hash of the book; the books' come in turn.
+
+    `path` is one book or a folder of .txt files; `limit` takes the first passages. Raises DataError for what is not
+    there or no text.
+    """
+    files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(REPEAT, file.name))
+    if not files:
+        raise DataError(f"{path}: holds no .txt file; name a book, or the folder that holds books")
+    rounds = zip_longest(*map(_passages, files))
+    found = tuple(islice((one for one in chain.from_iterable(rounds) if one is not None), limit))
+    if not found:
+        raise DataError(f"{path}: nothing can be asked; {REPEAT} needs books of more than {PASSAGE} letters")
+    return found
+
+
+def _passages(file: Path) -> Iterator[Example]:
+    """Each sentence is in one passage at most."""
+    texts = [piece.text for piece in sentences(read_unit(_whole(file), unwrapped=True))]
+    passages, here = [], ""
+    for text in texts:
+        here += text
+        if len(here.strip()) >= PASSAGE:
+            passages.append(here.strip())
+            here = ""
+    key = key_of(REPEAT, *texts)
+    for number in permute(np.arange(len(passages)), len(passages), key).tolist():
+        yield Example(f"{file.name} {number}", (passages[number],), label="0")
 
 
 def _whole(file: Path) -> Unit:

@@ -21,13 +21,15 @@ def score_probe(
     sums: Float64s,
     fitted: Sequence[Question] = (),
     likeliest: Float64s | None = None,
+    vocabulary: int = 1,
 ) -> dict[str, float]:
     """The metrics of a probe, the one that decides first; its interval, `chance`, what guessing gives, and `examples`,
     how many were asked.
 
     `sums` are the log-probabilities of the scored tokens of every sequence of `asked`, then of `fitted`, in order.
     `fitted` is the training part of CoLA, whose metrics also hold the threshold (nats) and on how many it was `fitted`.
-    `likeliest`, for lambada: 1 for a sequence all of whose scored tokens are the likeliest.
+    `likeliest`, for lambada: 1 for a sequence all of whose scored tokens are the likeliest. `vocabulary`, for repeat:
+    how many tokens there are to guess.
     """
     if probe.name == probe_files.LAMBADA:
         assert likeliest is not None, "the caller has them"
@@ -38,6 +40,11 @@ def score_probe(
         return _phenomena(probe, asked, sums) if probe.name == "blimp" else _acceptability(values, asked, fitted)
     if probe.name == "sst2" and not probe.template:
         values = _calibrated(sums) if len(set(counts.tolist())) > 1 else sums
+    if probe.name == probe_files.REPEAT:
+        low, high = intervals.of_mean(values)
+        chance = -float(np.log(vocabulary))
+        return {"log_probability": float(values.mean()), "low": low, "high": high, "chance": chance,
+                "examples": len(asked)}  # fmt: skip
     sizes = [len(question.sequences) for question in asked]
     points = [_points(part, q.label) for part, q in zip(np.split(values, np.cumsum(sizes)[:-1]), asked, strict=True)]
     return {**_shares([float(np.mean(points))], [len(asked)]), "chance": float(np.mean([1 / size for size in sizes])),

@@ -20,6 +20,7 @@ from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.zeroshot import SENTIMENT, Probe
 
 Int32s = NDArray[np.int32]
+REPEATED = 64  # tokens of a passage that is repeated, at most
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, fram
         "blimp": _pair,
         probe_files.LAMBADA: _last_word,
         probe_files.NEXT_SENTENCE: _next,
+        probe_files.REPEAT: _repeated,
     }
     ask = kinds.get(name, _schema if name in probe_files.FILES else choice)
     return [ask(example, tokenizer, frame) for example in examples]
@@ -192,6 +194,12 @@ def _next(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
             break
     choices = [tokenizer.encode_part(f" {choice}", text[-1]) for choice in example.choices]
     return _question(tokens[-half:], choices, int(example.label or 0), frame)
+
+
+def _repeated(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    """The same tokens twice, as many as fit."""
+    tokens = tokenizer.encode(example.texts[0])[: min(REPEATED, frame.most // 2)]
+    return _question(tokens, [tokens], 0, frame)
 
 
 def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:

@@ -13,6 +13,8 @@
              decides. Accuracy is the mean over the phenomena, each of which counts alike.
 - next_sentence  the true next sentence of a book or another one of it (probe_files.py), after the last few sentences
              that fit half of the context; the average token log-probability decides.
+- repeat     a passage of a book right after the same passage, which a model that can look words up finds likely; the
+             mean log-probability of its tokens (nats).
 - lambada    the last word of a passage; accuracy is how often greedy decoding gives it. As in lm-evaluation-harness
              nothing comes before the passage.
 
@@ -31,10 +33,10 @@ is masked; their sum is the pseudo-log-likelihood (Salazar et al. 2020). Texts s
 them: `[cls] text [separator]`, or windows without symbols (questions.py). What is cut leaves these symbols in place.
 
 Every probe has a control, scored by the same model on the same examples: what its score is without what it is about.
-For choices, lambada, next_sentence, sst2 and templates it is the answers alone, with nothing before them but what the
-frame puts before any text; for schemas the average over a candidate's own tokens, alone; for blimp and cola the tokens
-alone: each counts as the model gives it where no other token of the sentence is. A score says something as far as it
-is above its control; chance is only what drawing lots gives.
+For choices, lambada, next_sentence, repeat, sst2 and templates it is the answers alone, with nothing before them but
+what the frame puts before any text; for schemas the average over a candidate's own tokens, alone; for blimp and cola
+the tokens alone: each counts as the model gives it where no other token of the sentence is. A score says something as
+far as it is above its control; chance is only what drawing lots gives.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ def read_probe(config: ProbeConfig) -> Probe:
     if config.template:
         return _read_template(config)
     if config.name == "blimp":
-        pairs = probe_files.read_pairs(Path(config.path), config.limit)
+        words = probe_files.known_words(Path(config.known_words)) if config.known_words else None
+        pairs = probe_files.read_pairs(Path(config.path), config.limit, words)
         return Probe(config.name, "test", pairs, train, config.shown)
     if config.name == probe_files.LAMBADA:
         return Probe(
@@ -96,6 +99,9 @@ def read_probe(config: ProbeConfig) -> Probe:
     if config.name == probe_files.NEXT_SENTENCE:
         asked = probe_files.read_books(Path(config.path), config.limit)
         return Probe(config.name, "test", asked, train, config.shown)
+    if config.name == probe_files.REPEAT:
+        passages = probe_files.read_repeats(Path(config.path), config.limit)
+        return Probe(config.name, "test", passages, train, config.shown)
     if config.name in probe_files.FILES:
         split, examples = "test", probe_files.read_schemas(config.name, Path(config.path))
     else:

@@ -159,7 +159,7 @@ def test_of_one_text_the_strongest_rule_is_the_bag_of_words(folder: Path) -> Non
         split["controls"]["bag of words"] = split["controls"].pop("majority")
     for score in known["rte"]["scores"]:
         score["control"] = "bag of words"
-    first, worse = told["compare"]
+    worse = told["compare"][1]
     told["compare"] = [{**worse, "second": name, "claim": name} for name in ("bag of words", "words and overlap")]
     (folder / "study.json").write_text(json.dumps(told))
     (folder / "controls.json").write_text(json.dumps(known))

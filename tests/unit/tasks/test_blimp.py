@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.probe_files import read_pairs
+from gpt1_ds.tasks.probe_files import known_words, read_pairs
 from tests.helpers.shared_data import shared_data
 
 
@@ -66,3 +66,16 @@ def test_the_published_files() -> None:
         **{"determiner_noun_agreement": 8, "filler_gap_dependency": 7, "irregular_forms": 2, "island_effects": 8},
         **{"npi_licensing": 7, "quantifiers": 4, "subject_verb_agreement": 6},
     }
+
+
+def test_pairs_of_known_words(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("It's IS so.\nit\u2019s it's is are so it it once\n")
+    assert known_words(text) == known_words(tmp_path) == {"it's", "is", "so", "it"}
+    (tmp_path / "a.jsonl").write_text(line(0) + line(1, "it"))
+    (one,) = read_pairs(tmp_path / "a.jsonl", words=known_words(text) | {"are"})
+    assert one.texts == ("it 1 is so.", "it 1 are so."), "p is not known, numbers are no words"
+    with pytest.raises(DataError, match="known_words knows the words of no pair"):
+        read_pairs(tmp_path / "a.jsonl", words=frozenset({"is"}))
+    with pytest.raises(DataError, match=r"holds no \.txt file"):
+        known_words(tmp_path / "nowhere")

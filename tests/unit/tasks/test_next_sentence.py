@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.probe_files import BEFORE, read_books
+from gpt1_ds.tasks.probe_files import BEFORE, PASSAGE, read_books, read_repeats
 from tests.helpers.shared_data import shared_data
 
 
@@ -54,6 +54,19 @@ def test_the_same_questions_each_time_in_turn_of_the_books(tmp_path: Path) -> No
     assert some == all_asked[:100] == read_books(tmp_path, 100)
     counts = Counter(example.id.split()[0] for example in some)
     assert sorted(counts.values()) == [33, 33, 34]
+
+
+def test_passages_of_whole_sentences_that_share_none(tmp_path: Path) -> None:
+    book = write_book(tmp_path / "a.txt")
+    found = read_repeats(tmp_path)
+    assert found == read_repeats(book)
+    assert found[:5] == read_repeats(book, 5)
+    told = [sentence for example in found for sentence in example.texts[0].split(".")[:-1]]
+    assert len(set(told)) == len(told) > 100
+    assert all(example.texts[0].startswith("Here") and len(example.texts[0]) >= PASSAGE for example in found)
+    (tmp_path / "a.txt").write_text("Short.")
+    with pytest.raises(DataError, match=r"nothing can be asked; repeat needs books of more than 400 letters"):
+        read_repeats(tmp_path)
 
 
 def test_wrapped_lines_are_joined(tmp_path: Path) -> None:

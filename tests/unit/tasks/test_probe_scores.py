@@ -119,6 +119,14 @@ def test_the_control_stands_before_chance_with_its_own_interval() -> None:
     assert (words["control"], words["perplexity_control"]) == (0.0, 99.0)
 
 
+def test_a_repeated_passage_counts_by_its_tokens() -> None:
+    found = score_probe(probe("repeat"), asked([(2,), (4,)], [0, 0]), np.array([-2.0, -8.0]), vocabulary=8)
+    assert found == {
+        **{"log_probability": -1.5, "low": pytest.approx(-1.5 - 1.96 * 0.5, abs=1e-3)},
+        **{"high": pytest.approx(-1.5 + 1.96 * 0.5, abs=1e-3), "chance": pytest.approx(-np.log(8)), "examples": 2},
+    }
+
+
 def test_the_line_for_people() -> None:
     accuracy = {"accuracy": 0.5612, "low": 0.5574, "high": 0.565, "control": 0.5021, "chance": 0.5}
     accuracy |= {"control_low": 0.498, "control_high": 0.506}

@@ -225,6 +225,15 @@ def test_every_distinct_token_alone() -> None:
     assert tokens_alone([], frame)[0] == []
 
 
+PASSAGE = Example("0", ("a b c d e f",))
+
+
+@pytest.mark.parametrize(("context", "copy"), [(64, "a b c d e f"), (7, "a b c")])
+def test_a_passage_is_repeated_as_far_as_it_fits(context: int, copy: str) -> None:
+    assert shown("repeat", PASSAGE, context) == [f"<eod> {copy} | {copy}"]
+    assert alone("repeat", PASSAGE, context) == [f"<eod> | {copy}"], "the control has it once"
+
+
 NEXT = Example("0", ("a b .", "\n\nc .", " so it is ."), ("d e f", "g h"), label="0")
 
 
