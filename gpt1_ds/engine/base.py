@@ -138,6 +138,9 @@ class AnnouncedLoss:
         self.begins()
         return self.loss(states, labels)
 
+    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
+        return self.loss.parts(scores, labels)
+
 
 class Engine(ABC):
     """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath; `progress` is called

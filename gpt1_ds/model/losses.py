@@ -25,7 +25,9 @@ SCALE = 20.0  # of the cosines that a softmax is over, as in the authors' librar
 
 
 class Loss(Protocol):
-    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call, newest last.
+    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call, newest last. `parts`
+    returns fp32 [2], of the scores of a call and its labels: the task's share of the loss, and the share of the batch's
+    examples that are right (nan where none can be). It is None of a loss without a task.
 
     `measures` are there of every evaluation of masked text, fp32 scalars by name, weighted as the loss is: `loss`, of
     the masked tokens alone, and `masked_accuracy`; with pairs also `pair_loss` and `pair_accuracy`.
@@ -35,6 +37,8 @@ class Loss(Protocol):
     measures: list[dict[str, Tensor]]
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
+
+    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None: ...
 
 
 Observer = Callable[[tuple[Tensor, ...]], Tensor]  # labels -> fp32 [T], which receives the nats of their tokens
@@ -96,6 +100,9 @@ class LanguageLoss:
             self.measures.append({"loss": loss, "masked_accuracy": hits})
         return loss
 
+    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
+        return None
+
 
 class TextLoss(LanguageLoss):
     """That of a language model; an evaluation also scores each row, [B, 2]: the log-probability of its counted tokens
@@ -133,11 +140,7 @@ class TaskLoss:
         assert states.scores is not None, "a task has a head"
         scores_EK = self.scores_at(states.scores, at_B)
         self.scores.append(scores_EK.detach())
-        if self.spec.is_value:
-            loss_E = (scores_EK - targets_EK).square().sum(-1)
-        else:
-            loss_E = _cross_entropy(scores_EK, targets_EK, self.smoothing)
-        loss = (loss_E * weights_E).sum()
+        loss = self._of_task(scores_EK, targets_EK, weights_E)
         if self.spec.lm_coefficient:
             *tokens, weights_SB = tokens
             # in the weights, not after the sum: a loss whose gradient is 1 has nothing to scale on its way back
@@ -147,6 +150,19 @@ class TaskLoss:
                 hits = ((scores_EK.argmax(-1) == targets_EK.argmax(-1)) * weights_E).sum()
                 self.measures[-1] |= {"pair_loss": pair_loss, "pair_accuracy": hits}
         return loss
+
+    def _of_task(self, scores_EK: Tensor, targets_EK: Tensor, weights_E: Tensor) -> Tensor:
+        if self.spec.is_value:
+            loss_E = (scores_EK - targets_EK).square().sum(-1)
+        else:
+            loss_E = _cross_entropy(scores_EK, targets_EK, self.smoothing)
+        return (loss_E * weights_E).sum()
+
+    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
+        *_, targets_EK, weights_E = labels
+        right_E = scores.argmax(-1) == targets_EK.argmax(-1)
+        hits = torch.full_like(weights_E[0], math.nan) if self.spec.is_value else (right_E * weights_E).sum()
+        return torch.stack([self._of_task(scores, targets_EK, weights_E), hits])
 
     def scores_at(self, scores_SBO: Tensor, at_B: Tensor) -> Tensor:
         """fp32 [E, K]: the scores of each example's classes or choices."""
@@ -162,7 +178,7 @@ class TokenLoss:
     for where it ends (Devlin et al. 2019, section 4.2). What fills up a row is left out: padding changes nothing.
 
     Labels: those of the language model's loss; the tokens of each row [B]; the target distributions [S, B, O], times
-    their weights, which come from the host and the whole global batch. Scores are [B, S, O], of evaluations alone.
+    their weights, which come from the host and the whole global batch. Scores are [B, S, O].
     While a model is trained, `smoothing` of a tag's target is spread over all tags.
     """
 
@@ -175,19 +191,30 @@ class TokenLoss:
         *tokens, length_B, targets_SBO = labels
         assert states.scores is not None, "a task has a head"
         scores_SBO = states.scores.float()
-        if not torch.is_grad_enabled():
-            self.scores.append(scores_SBO.transpose(0, 1))
-        elif self.smoothing:
+        self.scores.append(scores_SBO.detach().transpose(0, 1))
+        loss = self._of_task(scores_SBO, length_B, targets_SBO)
+        if self.spec.lm_coefficient:
+            *tokens, weights_SB = tokens
+            loss = loss + self.language(states, (*tokens, self.spec.lm_coefficient * weights_SB))
+        return loss
+
+    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
+        *_, length_B, targets_SBO = labels
+        scores_SBO = scores.transpose(0, 1)
+        weights_SB = targets_SBO.sum(-1)
+        hits = ((scores_SBO.argmax(-1) == targets_SBO.argmax(-1)) * weights_SB).sum()
+        if self.spec.kind == "span":
+            hits = torch.full_like(hits, math.nan)
+        return torch.stack([self._of_task(scores_SBO, length_B, targets_SBO), hits])
+
+    def _of_task(self, scores_SBO: Tensor, length_B: Tensor, targets_SBO: Tensor) -> Tensor:
+        if self.smoothing and torch.is_grad_enabled():
             share_SB1 = targets_SBO.sum(-1, keepdim=True) / self.spec.outputs
             targets_SBO = (1 - self.smoothing) * targets_SBO + self.smoothing * share_SB1
         is_padding_SB1 = (torch.arange(len(scores_SBO), device=length_B.device)[:, None] >= length_B)[..., None]
         axis = 0 if self.spec.kind == "span" else -1
         log_SBO = scores_SBO.masked_fill(is_padding_SB1, -math.inf if axis == 0 else 0.0).log_softmax(axis)
-        loss: Tensor = -(targets_SBO * log_SBO.masked_fill(is_padding_SB1, 0.0)).sum()
-        if self.spec.lm_coefficient:
-            *tokens, weights_SB = tokens
-            loss = loss + self.language(states, (*tokens, self.spec.lm_coefficient * weights_SB))
-        return loss
+        return -(targets_SBO * log_SBO.masked_fill(is_padding_SB1, 0.0)).sum()
 
 
 class SentenceLoss:
@@ -227,6 +254,9 @@ class SentenceLoss:
             loss_E = _ranking(texts[0], texts[1], self.spec.group)
         loss: Tensor = (loss_E * weights_E).sum()
         return loss
+
+    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
+        return None
 
 
 def _cross_entropy(scores_EK: Tensor, targets_EK: Tensor, smoothing: float) -> Tensor:

@@ -68,6 +68,25 @@ CHARTS = (
         "How long a step waits for its batch, mean of the interval before each logged step.",
     ),
     Chart("memory", "peak_memory_gib", "Peak memory, GiB", "The largest of all ranks.", noisy=False),
+    Chart(
+        "clipped",
+        "clipped",
+        "Clipped steps",
+        "Fraction of the steps since the last logged one whose gradient was longer than optimizer.clip.",
+    ),
+    Chart("task_loss", "task_loss", "Loss of the task", "Mean over the examples of the training batch, with dropout."),
+    Chart(
+        "language_loss",
+        "language_loss",
+        "Loss of the language model beside the task, nats per token",
+        "Of the same batch, before task.lm_coefficient.",
+    ),
+    Chart(
+        "accuracy",
+        "accuracy",
+        "Accuracy on the training batch",
+        "Fraction of its examples that are right, with dropout; above the score of dev they are learned by heart.",
+    ),
     Chart("loss_scale", "loss_scale", "Loss scale", "fp16 only.", noisy=False),
     Chart(
         "gradient_norms",

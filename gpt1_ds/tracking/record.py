@@ -52,6 +52,9 @@ class TrainRecord:
     loss: float  # nats per predicted token of the global batch (and per pair), under the weights before this step
     learning_rate: float
     grad_norm: float  # global, before clipping; null when the update was skipped
+    clipped: float = (
+        0.0  # fraction of the steps since the last logged one whose gradient was longer than optimizer.clip
+    )
     applied: bool  # false: gradients were not finite and the update was skipped
     tokens_per_second: float  # all ranks together, without evaluation and saves
     step_seconds: float
@@ -61,6 +64,10 @@ class TrainRecord:
     peak_memory_gib: float  # largest of all ranks
     batch_fingerprint: str  # hash over the tokens that all ranks consumed in this step
     loss_scale: float | None = None  # fp16 only
+    # in fine-tuning, of the batch of this step, with dropout
+    task_loss: float | None = None  # the part of the loss that is the task's, mean over examples
+    language_loss: float | None = None  # the other part, nats per token, before task.lm_coefficient
+    accuracy: float | None = None  # fraction of examples (tags: of words) that are right; null for scores and spans
     # with train.watch, by kind of layer
     gradient_norms: dict[str, float | None] | None = None  # before clipping; their squares add up to grad_norm's
     weight_norms: dict[str, float | None] | None = None  # of the fp32 weights after this step

@@ -4,6 +4,7 @@ every epoch; the best checkpoint's scores on every split and its predictions are
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
@@ -90,6 +93,26 @@ class Finetuning(Workload):
         assert isinstance(record, TaskRecord), "as `evaluate` gives it"
         value = record.metrics[self.task.metrics[0]]
         return UNDEFINED if value is None else value
+
+    def learned(self, engine: Engine, batch: StepBatch) -> dict[str, Any]:
+        """Returns the parts of the loss of this step, and how many of its examples were right, with dropout."""
+        head, groups = self.scorer.objective.head, self.groups
+        if self.task.in_text or head.loss is not None:
+            return {}
+        here = torch.zeros(3, dtype=torch.float64, device=engine.device)
+        if groups.is_last_stage and groups.tensor_rank == 0:
+            for scores, one in zip(engine.scores, batch.micro_batches, strict=True):
+                parts = engine.loss.parts(scores, one.labels)
+                assert parts is not None, "a task's head has a loss of its own"
+                here[:2] += parts
+            here[2] = torch.stack(engine.micro_losses).sum()
+        if groups.world > 1:
+            dist.all_reduce(here)
+        task, right, whole = (here / (len(batch.micro_batches) * groups.layout.data)).tolist()
+        found = {"task_loss": task}
+        if head.lm_coefficient:
+            found["language_loss"] = (whole - task) / head.lm_coefficient
+        return found if math.isnan(right) else found | {"accuracy": right}
 
     def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
         facts = manifest.read(folder)

@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import Any
 
 from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir
@@ -18,6 +19,7 @@ from gpt1_ds.engine.session import Heap
 from gpt1_ds.engine.watch import Watch
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import Sink
+from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record, Workload
 
@@ -25,23 +27,18 @@ FIRST_STEPS = 3  # of a process: libraries, kernels and caches begin with them, 
 INTERVALS = 10  # between logged steps: the time that is left is estimated from so many
 
 
-@dataclass(frozen=True)
-class Speed:
-    step_seconds: float
-    data_wait_seconds: float
-    tokens_per_second: float
-
-
 class Stopwatch:
-    """Times steps between two `lap`s; what happens inside `pause` does not count."""
+    """Times and counts steps between two `lap`s; what happens inside `pause` does not count."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._steps, self._tokens, self._paused, self._waited = 0, 0, 0.0, 0.0
+        self._steps, self._tokens, self._clipped = 0, 0, 0
+        self._paused, self._waited = 0.0, 0.0
 
-    def step(self, tokens: int) -> None:
+    def step(self, tokens: int, clipped: bool) -> None:
         self._steps += 1
         self._tokens += tokens
+        self._clipped += clipped
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -59,13 +56,14 @@ class Stopwatch:
         finally:
             self._waited += time.perf_counter() - began
 
-    def lap(self) -> Speed:
-        """The interval's averages per step; starts the next interval."""
+    def lap(self) -> dict[str, Any]:
+        """The interval's averages, as fields of a TrainRecord; starts the next interval."""
         seconds = max(time.perf_counter() - self._start - self._paused, 1e-9)
         steps = max(self._steps, 1)
-        speed = Speed(seconds / steps, self._waited / steps, self._tokens / seconds)
+        found = {"tokens_per_second": self._tokens / seconds, "step_seconds": seconds / steps}
+        found |= {"data_wait_seconds": self._waited / steps, "clipped": self._clipped / steps}
         self.__init__()  # type: ignore[misc]
-        return speed
+        return found
 
 
 class TimeLeft:
@@ -98,6 +96,7 @@ class StepLog:
     def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]) -> None:
         self.steps, self.batch_sizes, self.sinks = workload.steps, workload.batch_sizes, sinks
         self.flops_per_token, self.engine, self.groups = workload.flops_per_token, engine, engine.groups
+        self._learned, self._clip = workload.learned, workload.config.optimizer.clip or float("inf")
         self.metrics, self.watch = MetricsFile(run_dir.metrics), Watch(engine, workload.config, self.batch_sizes)
         self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
         self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
@@ -114,34 +113,33 @@ class StepLog:
         self._bar.close()
         self._show = log.show_nothing
 
-    def count(self, step: int, tokens: int) -> None:
+    def count(self, step: int, tokens: int, grad_norm: float) -> None:
         """A step is finished, whether it is logged or not."""
-        self.clock.step(tokens)
+        self.clock.step(tokens, grad_norm > self._clip)
         self._left.count(step)
         self._show(step)
         self.first_step(step)
 
-    def train(self, state: TrainingState, result: StepResult, rate: float, mark: str, predicted: int | None) -> None:
-        """The step that `state` comes after; `mark` is its batch's fingerprint."""
+    def train(self, state: TrainingState, result: StepResult, rate: float, mark: str, batch: StepBatch) -> None:
+        """The step on `batch` that `state` comes after; `mark` is the batch's fingerprint on all ranks."""
         self.engine.progress("log")
-        speed = self.clock.lap()
-        tflops = speed.tokens_per_second * self.flops_per_token / self.groups.world / 1e12
+        interval = self.clock.lap()
+        tflops = interval["tokens_per_second"] * self.flops_per_token / self.groups.world / 1e12
         record = TrainRecord(
             step=state.step,
             tokens=state.tokens,
-            predicted=predicted,
+            predicted=batch.predicted,
             loss=result.loss,
             learning_rate=rate,
             grad_norm=result.grad_norm,
             applied=result.applied,
-            tokens_per_second=speed.tokens_per_second,
-            step_seconds=speed.step_seconds,
-            data_wait_seconds=speed.data_wait_seconds,
+            **interval,
             model_tflops_per_rank=tflops,
             mfu=tflops / self._peak_tflops if self._peak_tflops else None,
             peak_memory_gib=peak_memory_gib(self.engine),
             batch_fingerprint=mark,
             loss_scale=result.loss_scale if self.engine.deepspeed.fp16_enabled() else None,
+            **self._learned(self.engine, batch),
             **(self.watch.end(state.batch_number(state.step), result) if self.watch.level != "off" else {}),
         )
         self._heap.trim()
@@ -171,8 +169,9 @@ class StepLog:
         update = f"grad {record.grad_norm:.3f}" if record.applied else "update skipped"
         speed, seconds = f"{count(record.tokens_per_second)} tokens/s", self._left.seconds(record.step)
         left = f"  {duration(seconds)} left" if seconds else ""
+        right = "" if record.accuracy is None else f"accuracy {record.accuracy:.3f}  "
         log.say(
-            f"step {record.step}/{self.steps}  loss {record.loss:.4f}  lr {record.learning_rate:.2e}  {update}  "
+            f"step {record.step}/{self.steps}  loss {record.loss:.4f}  {right}lr {record.learning_rate:.2e}  {update}  "
             f"{speed}{left}"
         )
         self._show(record.step, f"loss {record.loss:.4f}  {speed}")

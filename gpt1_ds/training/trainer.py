@@ -80,9 +80,9 @@ class Trainer:
             window = spike_policy.extended(self.config.guard, self.state.window, result.loss, result.grad_norm)
             self.state = replace(self.state, window=window)
             self.spike_policy.accept(step)
-        self.log.count(step, batch.tokens)
+        self.log.count(step, batch.tokens, result.grad_norm)
         if step == 1 or decision.stop or self._is_due(self.config.train.log_every, step):
-            self.log.train(self.state, result, self._learning_rate(step), decision.fingerprint, batch.predicted)
+            self.log.train(self.state, result, self._learning_rate(step), decision.fingerprint, batch)
         if self._is_due(self.config.guard.compare_every, step):
             self.saver.compare_replicas(step)
 

@@ -53,6 +53,12 @@ class Workload(ABC):
     def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
         """Give the engine its first weights from checkpoint.init_from, which is `folder`; `load` takes all of them."""
 
+    def learned(self, engine: Engine, batch: StepBatch) -> dict[str, Any]:
+        """Returns fields of the TrainRecord of a step on `batch`, which the engine has just made: what it says besides
+        the loss. All ranks call it.
+        """
+        return {}
+
     def score(self, records: Sequence[Record]) -> float | None:
         """What makes one evaluation better than another; None: nothing does, and no best checkpoint is kept."""
         return None

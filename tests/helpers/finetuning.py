@@ -194,6 +194,16 @@ def end_at(config: Config, moment: str, step: int) -> int:
     return finetune(config)
 
 
+PARTS = ("task_loss", "language_loss", "accuracy", "clipped")
+
+
+def assert_same_parts(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+    """Two runs' `train` lines tell the same of what is learned."""
+    for mine, theirs in zip(first, second, strict=True):
+        assert [mine[key] is None for key in PARTS] == [theirs[key] is None for key in PARTS]
+        assert all(mine[key] is None or abs(mine[key] - theirs[key]) < 1e-5 * max(1, mine[key]) for key in PARTS)
+
+
 def assert_alike(one: Path, other: Path, steps: int, scores_apart: float) -> None:
     """Two run folders have the same batches, losses, gradient norms and scores."""
     first, second = (lines(RunDir(folder), "train") for folder in (one, other))
@@ -202,6 +212,7 @@ def assert_alike(one: Path, other: Path, steps: int, scores_apart: float) -> Non
         assert (mine["batch_fingerprint"], mine["tokens"]) == (theirs["batch_fingerprint"], theirs["tokens"])
         assert abs(mine["loss"] - theirs["loss"]) < 1e-5 * max(1, mine["loss"])
         assert abs(mine["grad_norm"] / theirs["grad_norm"] - 1) < 1e-4
+    assert_same_parts(first, second)
     for (step, loss, found), (other_step, other_loss, others) in zip(
         *(scores(RunDir(folder)) for folder in (one, other)), strict=True
     ):

@@ -81,6 +81,7 @@ def assert_alike(one: tuple[list[Any], list[Any]], other: tuple[list[Any], list[
     assert len(one[0]) == STEPS
     assert max(abs(a["loss"] - b["loss"]) for a, b in zip(one[0], other[0], strict=True)) < 1e-5
     assert max(abs(a["grad_norm"] / b["grad_norm"] - 1) for a, b in zip(one[0], other[0], strict=True)) < 1e-4
+    finetuning.assert_same_parts(one[0], other[0])
     assert [step for step, _, _ in one[1]] == [6, 8]
     for (step, loss, scores), (other_step, other_loss, other_scores) in zip(one[1], other[1], strict=True):
         assert step == other_step
@@ -101,6 +102,7 @@ def test_without_the_language_model(layout: str, fine_tuned) -> None:  # type: i
     one, other = (fine_tuned("similarity", name, "tp2", tuple(NO_LANGUAGE_MODEL)) for name in ("one", layout))
     assert_alike(one, other, 0)
     assert one[0][0]["loss"] < 1.0, "the loss of the task alone"
+    assert all(abs(line["task_loss"] - line["loss"]) < 1e-6 and line["language_loss"] is None for line in one[0])
 
 
 def test_smoothed_targets_equal_one_process(fine_tuned) -> None:  # type: ignore[no-untyped-def]

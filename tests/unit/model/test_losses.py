@@ -102,8 +102,23 @@ def test_tags_are_smoothed_in_training_alone() -> None:
     flat = scores_SB5.flatten(0, 1), tags_SB.flatten()
     wanted = F.cross_entropy(*flat, ignore_index=-100, label_smoothing=0.1)
     torch.testing.assert_close(loss(states, labels), wanted, rtol=0, atol=1e-6)
+    right = (scores_SB5.argmax(-1) == tags_SB)[counted_SB].float().mean()
+    parts = loss.parts(loss.scores[-1], labels)
+    assert parts is not None
+    assert parts.tolist() == pytest.approx([wanted.item(), right.item()], abs=1e-6)
     with torch.no_grad():
         torch.testing.assert_close(loss(states, labels), F.cross_entropy(*flat, ignore_index=-100), rtol=0, atol=1e-6)
+
+
+def test_parts_of_a_task_are_its_loss_and_what_is_right() -> None:
+    loss, states, labels, logits_EK, classes_E = smoothed_losses()[0]
+    trained = loss(states, labels)
+    assert isinstance(loss, TaskLoss)
+    parts = loss.parts(loss.scores[-1], labels)
+    assert parts is not None
+    right = float((logits_EK.argmax(1) == classes_E).float().mean())
+    assert parts.tolist() == pytest.approx([trained.item(), right], abs=1e-6), "the whole loss, where nothing is added"
+    assert 0 < right < 1
 
 
 def test_triplet_is_a_margin() -> None:
