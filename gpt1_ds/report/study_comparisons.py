@@ -118,7 +118,8 @@ def intervals(answers: StudyAnswers) -> Intervals:
     """Returns the intervals of every row and control of the table, in points."""
     results, found = answers.results, {}
     for column in results.columns:
-        for name in (*results.variants, *results.controls):
+        fitted = [name for name in results.controls if (column.name, name, None) in results.points]
+        for name in (*results.variants, *fitted):
             if (one := answers.estimate(column, name)) is not None:
                 low, high = one.interval()
                 found[column.name, name] = (100 * low, 100 * high)

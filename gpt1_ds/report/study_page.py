@@ -183,8 +183,10 @@ def learning(results: Results, intervals: Intervals) -> Any | None:
         for number, name in enumerate(results.variants):
             colour = GREY if name in results.control_rows else f"C{number}"
             _learning_line(axes, results, columns, intervals, name, {"color": colour})
-        for name, style in zip(results.controls, itertools.cycle((":", "--", "-."))):
-            _learning_line(axes, results, columns, intervals, name, {"color": GREY, "linestyle": style, "mfc": "none"})
+        looks = itertools.cycle(zip("sv^Dx+", (":", "--", "-.", ":", "--", "-."), strict=True))
+        for name, (marker, line) in zip(results.controls, looks, strict=False):
+            style = {"color": GREY, "linestyle": line, "marker": marker, "ms": 5, "mfc": "none", "linewidth": 1}
+            _learning_line(axes, results, columns, intervals, name, style)
         axes.set_xscale("log")
         axes.set_title(paper.TITLES.get(task, task), fontsize=10)
         axes.set_xlabel("training examples")
@@ -202,8 +204,7 @@ def _learning_line(
     if not means:
         return
     counts = [column.examples or 0 for column, _ in means]
-    marker = "s" if name in results.controls else "o"
-    axes.plot(counts, [one.mean for _, one in means], marker=marker, ms=3, label=name, **style)
+    axes.plot(counts, [one.mean for _, one in means], label=name, **{"marker": "o", "ms": 3, **style})
     if name in results.variants:
         ends = [intervals.get((column.name, name), (one.mean, one.mean)) for column, one in means]
         axes.fill_between(
