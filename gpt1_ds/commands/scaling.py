@@ -6,13 +6,14 @@ import argparse
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import ConfigError, DataError, UserError
+from gpt1_ds.common.log import say
 from gpt1_ds.common.text import amount, count, parse_count
 
 SHOWN = ("alpha", "beta", "E", "R_D", "R_N", "a", "b")  # A and B are nearly unidentified: in fit.json alone
@@ -41,7 +42,6 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
 def _fit(options: argparse.Namespace) -> int:
     """Fit, write fit.json and predictions.csv, and tell the parameters, the errors and every warning."""
     from gpt1_ds.scaling.fitting import fit_file, write_fit
-    from gpt1_ds.sweep.scaling_sweep import publish_fit
     from gpt1_ds.sweep.scaling_trials import study_folder
 
     if (options.study is None) == (options.from_csv is None):
@@ -57,10 +57,33 @@ def _fit(options: argparse.Namespace) -> int:
     record, rows = fit_file(file, options.form, options.loss, options.draws, _given(options.at), options.seed)
     write_fit(out, record, rows)
     if options.study is not None:
-        publish_fit(file.parent, record, rows)
+        _show(file.parent, record, rows, is_drawn=out == file.parent)
     print("\n".join(describe_fit(record)))
     print(f"{out / 'fit.json'}, {out / 'predictions.csv'}")
     return 0
+
+
+def _show(folder: Path, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], is_drawn: bool) -> None:
+    """Show a fit in the W&B run of the study in `folder`, where its cells are tracked; with the figures of the study's
+    report where they draw this fit (`is_drawn`).
+    """
+    from gpt1_ds.sweep.scaling_sweep import publish_fit, tracking_of
+
+    tracking = tracking_of(folder)
+    if tracking is not None:
+        publish_fit(folder, tracking, record, rows, _report_figures(folder) if is_drawn else [])
+
+
+def _report_figures(folder: Path) -> list[Path]:
+    """Write the report of the study in `folder`; return its figures as PNG files, none where no library draws them."""
+    from gpt1_ds.report.scaling_page import write_scaling_report
+
+    try:
+        page = write_scaling_report(folder)
+    except UserError as error:
+        say(f"{folder}: without report.html and its figures: {error}")
+        return []
+    return sorted((page.parent / "figures").glob("*.png"))
 
 
 def _predict_options(parser: argparse.ArgumentParser) -> None:

@@ -128,8 +128,13 @@ def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.Captu
     file, folder = finished
     assert main(["scaling", "fit", file, "--draws", "50"]) == 0
     assert "held out l3w48-4K-seed1" in capsys.readouterr().out
-    (told,) = (one.summary for one in read_segments(folder) if "fit/alpha" in one.summary)
-    record = json.loads((folder / "fit.json").read_text())
+    (shown,) = (one for one in read_segments(folder) if "fit/alpha" in one.summary)
+    told, record = shown.summary, json.loads((folder / "fit.json").read_text())
+    logged = {name: value for point in shown.points for name, value in point.items()}
+    for name in ("compute", "fit", "residuals", "bootstrap"):
+        copied = shown.folder / "files" / logged[f"figures/{name}.path"]
+        assert copied.read_bytes() == (folder / "figures" / f"{name}.png").read_bytes()
+    assert (told["fit/A"], told["fit/B"]) == (record["A"], record["B"])
     assert told["fit/alpha"] == record["alpha"]
     assert [told["fit/alpha_low"], told["fit/alpha_high"]] == record["intervals"]["alpha"]
     assert "held_out/l3w48-4K-seed1_error_percent" in told
