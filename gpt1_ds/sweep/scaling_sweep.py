@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount, count, duration
 from gpt1_ds.config import load_recorded, world_problems
@@ -42,13 +43,22 @@ Rows = list[dict[str, Any]]
 PARAMETERS = ("alpha", "beta", "E", "A", "B", "R_D", "R_N", "a", "b")  # of a fit, in the order of fit.json
 
 
-def collect(sweep: ScalingSweep) -> Rows:
+def collect(sweep: ScalingSweep, is_growing: bool = False) -> Rows:
     """Write results.csv, downstream.csv where tasks were scored, and the W&B table; the rows of results.csv.
 
-    Raises DataError where the study has not run.
+    Cells that end on several hosts at the same time collect one after the other, so that the last table has all of
+    them. `is_growing`: other cells still run; the W&B table then has those that have ended, and offline there is none,
+    since nobody would see it before the whole one.
+
+    Raises DataError where the study has not run, LockedError where others collect for longer than a minute.
     """
     if not sweep.folder.is_dir():
         raise DataError(f"{sweep.folder}: no such study has run; start it with `gpt1-ds scaling run`")
+    with RunLock(sweep.folder / ".collect"):
+        return _collect(sweep, is_growing)
+
+
+def _collect(sweep: ScalingSweep, is_growing: bool) -> Rows:
     found = rows(sweep.trials, sweep.study.nproc)
     tables.write_table(sweep.folder / "results.csv", tables.COLUMNS, found)
     scores = downstream(sweep.trials)
@@ -56,9 +66,9 @@ def collect(sweep: ScalingSweep) -> Rows:
         tables.write_table(sweep.folder / "downstream.csv", tables.DOWNSTREAM, scores)
     told = dict(Counter(row["outcome"] for row in found))
     tracking = sweep.trials[0].config.tracking
-    if tracking.wandb != "off":
+    if tracking.wandb == "online" or (tracking.wandb == "offline" and not is_growing):
         logger = _logger(sweep.folder, tracking, sweep.describe())
-        logger.table("cells", found)
+        logger.table("cells", [row for row in found if row["outcome"] in ENDED] if is_growing else found)
         logger.finish(told)
     return found
 
@@ -233,6 +243,11 @@ class ScalingSweep(Sweep):
         keys = ("name", "arm", "kind", "rate", "steps", "begin", "held_out")
         listed = [{key: getattr(trial, key) for key in keys} for trial in self.trials]
         return {"study": asdict(self.study), "cells": listed}
+
+    @property
+    def has_law(self) -> bool:
+        """Whether it has cells that a law of N and D can be fitted to; depth, shape and data answer other questions."""
+        return any(trial.kind == "ladder" for trial in self.trials)
 
     def check(self) -> None:
         """Raise UserError also for data that are not there."""
