@@ -38,7 +38,10 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     if [ "$verdict" != here ] || [ -n "$ended" ]; then break; fi
     status=0 # a rank was lost: all of them begin again, from the last checkpoint
   done
-  [ -n "$ended" ] || follow "$verdict" "${@:2}"
+  if [ -z "$ended" ]; then
+    [ "$verdict" != stop ] || unstaged "$@"
+    follow "$verdict" "${@:2}"
+  fi
   [ "$code" = 0 ] || forsaken
   exit "$code"
 }
@@ -55,4 +58,12 @@ prepared() { # FOLDER VERB WORD...: what comes before the ranks
   [ "$health_check" = 0 ] || check "$1/slurm" || return
   [ -n "$stage_to" ] || return 0
   every_node slurm stage --to "$stage_to" "${@:2}" && export GPT1_DS_STAGE=$stage_to
+}
+
+unstaged() { # VERB WORD...: after a run's last job its copies go, but those that the waiting tasks of its array will read
+  [ -n "${GPT1_DS_STAGE:-}" ] || return 0
+  local keep=()
+  [ -z "${SLURM_ARRAY_JOB_ID:-}" ] ||
+    [ -z "$(squeue --noheader --states=PENDING --jobs="$SLURM_ARRAY_JOB_ID" 2>/dev/null)" ] || keep=(--keep)
+  every_node slurm unstage --to "$stage_to" "${keep[@]}" "$@" || true
 }
