@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ class Server:
     def __init__(self, address: str) -> None:
         self.address = address
         self.runs: dict[str, Shown] = defaultdict(Shown)
+        self.views: list[dict[str, Any]] = []  # saved workspaces, as told
         self.environment = {"WANDB_BASE_URL": address, "WANDB_API_KEY": KEY}
 
     def asked(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +77,9 @@ class Server:
         if operation == "CreateRunFiles":
             files = [{"name": name, "uploadUrl": f"{self.address}/upload/{name}"} for name in given["files"]]
             return {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": files}}
+        if operation == "UpsertView2":
+            self.views.append({**given, "spec": json.loads(given["spec"])})
+            return {"upsertView": {"view": {"id": "1", "name": given["name"]}, "inserted": True}}
         return {}
 
     def _there(self, given: dict[str, Any]) -> dict[str, Any] | None:
@@ -130,7 +135,9 @@ def serving() -> Iterator[Server]:
             with lock:
                 if self.path == "/graphql":
                     told = json.loads(content)
-                    answer = {"data": server.asked(told.get("operationName") or "Viewer", told.get("variables") or {})}
+                    named = re.match(r"\s*(?:query|mutation)\s+(\w+)", told.get("query", ""))
+                    operation = told.get("operationName") or (named[1] if named else "Viewer")
+                    answer = {"data": server.asked(operation, told.get("variables") or {})}
                 elif self.path.endswith("/file_stream"):
                     server.streamed("/".join(self.path.split("/")[2:5]), json.loads(content))
             self._answer(answer)
