@@ -14,7 +14,7 @@ from pathlib import Path
 from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.data.dataset import DESCRIPTION
 
-VARIABLE = "GPT1_DS_STAGE"  # the folder on this node that holds the copies; set by launch/life.sh
+VARIABLE = "GPT1_DS_STAGE"  # the folder on this node that holds the copies; set by launch/stage.sh
 _COMPLETE = ".complete"
 _READERS = ".readers"  # a folder of a copy with an empty file for each run that reads it
 
