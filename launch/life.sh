@@ -1,6 +1,6 @@
 # Sourced by env.sh: a run's life as jobs. What decides is `python -P -m gpt1_ds slurm begin|end|verdict`; this file only
 # starts processes and passes words on, next.sh starts the next job.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC1091,SC2154
 
 check() { # FOLDER: a minute on every node before hours on all of them; says which hosts are bad
   rm -f -- "$1"/health-*.json
@@ -38,6 +38,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     if [ "$verdict" != here ] || [ -n "$ended" ]; then break; fi
     status=0 # a rank was lost: all of them begin again, from the last checkpoint
   done
+  [ -n "$ended" ] || [ "$verdict" != stop ] || unstaged "$@"
   [ -n "$ended" ] || follow "$verdict" "${@:2}"
   [ "$code" = 0 ] || forsaken
   exit "$code"
@@ -53,6 +54,6 @@ ranks() { # VERB WORD...: on every node; sets `status`, which is a variable of `
 
 prepared() { # FOLDER VERB WORD...: what comes before the ranks
   [ "$health_check" = 0 ] || check "$1/slurm" || return
-  [ -n "$stage_to" ] || return 0
-  every_node slurm stage --to "$stage_to" "${@:2}" && export GPT1_DS_STAGE=$stage_to
+  staged "${@:2}"
 }
+. "${BASH_SOURCE[0]%/*}/stage.sh"

@@ -6,14 +6,18 @@ import argparse
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import ConfigError, DataError, UserError
+from gpt1_ds.common.log import say
 from gpt1_ds.common.text import amount, count, parse_count
+
+if TYPE_CHECKING:
+    from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 
 SHOWN = ("alpha", "beta", "E", "R_D", "R_N", "a", "b")  # A and B are nearly unidentified: in fit.json alone
 LEFT = {"a": "N_opt ~ C^a", "b": "D_opt ~ C^b", "E": "nats per token"}
@@ -41,7 +45,6 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
 def _fit(options: argparse.Namespace) -> int:
     """Fit, write fit.json and predictions.csv, and tell the parameters, the errors and every warning."""
     from gpt1_ds.scaling.fitting import fit_file, write_fit
-    from gpt1_ds.sweep.scaling_sweep import publish_fit
     from gpt1_ds.sweep.scaling_trials import study_folder
 
     if (options.study is None) == (options.from_csv is None):
@@ -57,10 +60,35 @@ def _fit(options: argparse.Namespace) -> int:
     record, rows = fit_file(file, options.form, options.loss, options.draws, _given(options.at), options.seed)
     write_fit(out, record, rows)
     if options.study is not None:
-        publish_fit(file.parent, record, rows)
+        _publish(file.parent, record, rows, None if out == file.parent else [])
     print("\n".join(describe_fit(record)))
     print(f"{out / 'fit.json'}, {out / 'predictions.csv'}")
     return 0
+
+
+def _publish(
+    folder: Path, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], figures: Sequence[Path] | None
+) -> None:
+    """Show a fit in the W&B run of the study in `folder`, where its cells are tracked, with `figures`; None: with those
+    of the study's report, which is written for them.
+    """
+    from gpt1_ds.sweep.scaling_sweep import publish_fit, tracking_of
+
+    tracking = tracking_of(folder)
+    if tracking is not None:
+        publish_fit(folder, tracking, record, rows, _report_figures(folder) if figures is None else figures)
+
+
+def _report_figures(folder: Path) -> list[Path]:
+    """Write the report of the study in `folder`; return its figures as PNG files, none where no library draws them."""
+    from gpt1_ds.report.scaling_page import write_scaling_report
+
+    try:
+        page = write_scaling_report(folder)
+    except UserError as error:
+        say(f"{folder}: without report.html and its figures: {error}")
+        return []
+    return sorted((page.parent / "figures").glob("*.png"))
 
 
 def _predict_options(parser: argparse.ArgumentParser) -> None:
@@ -242,11 +270,20 @@ def _submit(options: argparse.Namespace) -> int:
 
     sweep = read_sweep(options.study, options.overrides, prepare=not options.dry_run)
     jobs = jobs_at_a_time(sweep.study, options.jobs)
-    numbers, lines = arrays.start(sweep, jobs, (), options.dry_run)
+    last, after_trial = collecting(sweep, options.study, options.overrides)
+    numbers, lines = arrays.start(sweep, jobs, last, after_trial, options.dry_run)
     print(*lines, sep="\n")
     if numbers:
         print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={sweep.study.name}")
     return 0
+
+
+def collecting(sweep: ScalingSweep, study: str, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the words of the program for the job after the arrays of a study, which also fits its law, and for a task
+    of an array at its end.
+    """
+    words = ["scaling", "collect", study]
+    return [*words, *(["--fit"] if sweep.has_law else []), *overrides], [*words, "--growing", *overrides]
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -256,15 +293,27 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
+def _collect_options(parser: argparse.ArgumentParser) -> None:
+    _study_options(parser)
+    parser.add_argument("--fit", action="store_true", help="then fit the law as `scaling fit` does, write report.html")
+    parser.add_argument("--growing", action="store_true", help=argparse.SUPPRESS)  # a cell has ended, others run
+
+
 def _collect(options: argparse.Namespace) -> int:
+    from gpt1_ds.scaling.fitting import fit_file, write_fit
     from gpt1_ds.sweep import scaling_sweep
     from gpt1_ds.sweep.scaling_sweep import read_sweep
 
     sweep = read_sweep(options.study, options.overrides)
-    rows = scaling_sweep.collect(sweep)
+    rows = scaling_sweep.collect(sweep, options.growing)
     ended = Counter(row["outcome"] for row in rows)
     counted = ", ".join(f"{number} {name}" for name, number in ended.items())
-    print(f"{sweep.folder / 'results.csv'}: {amount(len(rows), 'cell')}, {counted}")
+    print(f"{sweep.folder / 'results.csv'}: {amount(len(rows), 'cell')}, {counted}", flush=True)
+    if options.fit:
+        record, predictions = fit_file(sweep.folder / "results.csv")
+        write_fit(sweep.folder, record, predictions)
+        print("\n".join(describe_fit(record)))
+        _publish(sweep.folder, record, predictions, _report_figures(sweep.folder))
     return 0
 
 
@@ -284,7 +333,7 @@ COMMAND = Group(
         Command("run", "the cells that are not done, here", _run, _run_options),
         Command("submit", "the same, as an array of SLURM jobs", _submit, _submit_options),
         Command("status", "how far every cell is", _status, _study_options),
-        Command("collect", "run folders -> results.csv", _collect, _study_options),
+        Command("collect", "run folders -> results.csv", _collect, _collect_options),
         *COMMANDS,
         Command("report", "figures and tables as one page", _report, _study_options),
     ),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import finetune, key_sweep, pretrain, slurm_job
+from gpt1_ds.commands import finetune, key_sweep, pretrain, scaling, slurm_job
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, parse_words
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError
@@ -55,9 +55,9 @@ def _submit(options: argparse.Namespace) -> int:
     from gpt1_ds.slurm import submit
 
     own, words = passed_on(options)
-    sweep, last = _sweep_of(options.program, words, own)
+    sweep, last, after_trial = _sweep_of(options.program, words, own)
     if sweep is not None:
-        return _submit_cells(sweep, last, own)
+        return _submit_cells(sweep, last, after_trial, own)
     planned, config = slurm_job.planned(options.program, words, own.after)
     if own.dry_run:
         for name, text in planned.files.items():
@@ -78,8 +78,12 @@ def _submit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _sweep_of(members: Members, words: Sequence[str], own: argparse.Namespace) -> tuple[Sweep | None, list[str]]:
-    """(the sweep of a command line of the program, the words that collect it); None for one that is no sweep."""
+def _sweep_of(
+    members: Members, words: Sequence[str], own: argparse.Namespace
+) -> tuple[Sweep | None, list[str], list[str]]:
+    """(the sweep of a command line of the program, the words that collect it, those of a task when its cell has ended);
+    None for one that is no sweep.
+    """
     from gpt1_ds.sweep.scaling_sweep import read_sweep
     from gpt1_ds.training.configuration import check_task, finetune_config
 
@@ -87,18 +91,18 @@ def _sweep_of(members: Members, words: Sequence[str], own: argparse.Namespace) -
     if list(words[:2]) == ["scaling", "run"]:
         asked = parse_words(members, words)
         sweep = read_sweep(asked.study, [*asked.overrides, *told], prepare=not own.dry_run)
-        return sweep, ["scaling", "collect", asked.study, *asked.overrides]
+        return sweep, *scaling.collecting(sweep, asked.study, asked.overrides)
     command = joined(members, words)[0]
     if command not in ("pretrain", "finetune", STUDY):
-        return None, []
+        return None, [], []
     asked = parse_words(members, words)
     asked.overrides = [*asked.overrides, *told]
     if command == STUDY:
-        return _of_study(asked, list(words), own)
+        return *_of_study(asked, list(words), own), []
     if not key_sweep.is_asked(asked):
-        return None, []
+        return None, [], []
     parts = (finetune_config, check_task) if command == "finetune" else pretrain.swept(own.dry_run)
-    return key_sweep.make(asked, *parts), list(words)
+    return key_sweep.make(asked, *parts), list(words), []
 
 
 def _of_study(asked: argparse.Namespace, words: list[str], own: argparse.Namespace) -> tuple[Sweep, list[str]]:
@@ -114,11 +118,11 @@ def _of_study(asked: argparse.Namespace, words: list[str], own: argparse.Namespa
     return sweep, ["slurm", "submit", *words, "--stage", "2"]
 
 
-def _submit_cells(sweep: Sweep, last: Sequence[str], own: argparse.Namespace) -> int:
+def _submit_cells(sweep: Sweep, last: Sequence[str], after_trial: Sequence[str], own: argparse.Namespace) -> int:
     """Submit the cells that are not done and the job that collects them, or show what would be. The exit code."""
     from gpt1_ds.sweep import arrays
 
-    numbers, lines = arrays.start(sweep, sweep.trials[0].config.slurm.jobs, last, own.dry_run)
+    numbers, lines = arrays.start(sweep, sweep.trials[0].config.slurm.jobs, last, after_trial, own.dry_run)
     print(*(numbers[-1:] if own.parsable and numbers else lines), sep="\n")
     return 0
 

@@ -192,20 +192,40 @@ def _stage_options(parser: argparse.ArgumentParser) -> None:
 
 def _stage(options: argparse.Namespace) -> int:
     """Copy the data to this node, if its disk has space; what cannot be copied is read where it is."""
-    from gpt1_ds.config import load
     from gpt1_ds.data.staging import stage
 
-    if os.environ.get("SLURM_LOCALID", "0") != "0":  # one task of a node is enough
-        return 0
-    command, *arguments = options.words
-    if command != "pretrain":  # a task's files are read once
-        return 0
-    config = load(*_split(arguments))
     try:
-        stage([source.path for source in config.data.path], Path(options.to))
+        stage(_staged_sources(options.words), Path(options.to), os.environ.get(RUN_VARIABLE, ""))
     except OSError as error:
         print(f"{os.uname().nodename}: the data are read where they are: {error}", file=sys.stderr)
     return 0
+
+
+def _unstage_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", required=True)
+    parser.add_argument("--keep", action="store_true", help="others will read the copies")
+    _command_line(parser)
+
+
+def _unstage(options: argparse.Namespace) -> int:
+    """Remove this node's copies of the data that no other run reads: the run has ended."""
+    from gpt1_ds.data.staging import release
+
+    try:
+        release(_staged_sources(options.words), Path(options.to), os.environ.get(RUN_VARIABLE, ""), options.keep)
+    except OSError as error:
+        print(f"{os.uname().nodename}: copies of the data stay in {options.to}: {error}", file=sys.stderr)
+    return 0
+
+
+def _staged_sources(words: list[str]) -> list[str]:
+    """Returns the datasets that are copied to this node; none for a task's files, which are read once."""
+    from gpt1_ds.config import load
+
+    command, *arguments = words
+    if command != "pretrain" or os.environ.get("SLURM_LOCALID", "0") != "0":  # one task of a node is enough
+        return []
+    return [source.path for source in load(*_split(arguments)).data.path]
 
 
 def _node_options(parser: argparse.ArgumentParser) -> None:
@@ -307,6 +327,7 @@ STEP = "a step of launch/env.sh"
 COMMANDS = (
     Command("begin", STEP, _begin, _begin_options, hidden=True),
     Command("stage", STEP, _stage, _stage_options, hidden=True),
+    Command("unstage", STEP, _unstage, _unstage_options, hidden=True),
     Command("node", STEP, _node, _node_options, hidden=True),
     Command("end", STEP, _end, _end_options, hidden=True),
     Command("line", STEP, _line, _line_options, hidden=True),

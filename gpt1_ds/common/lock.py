@@ -228,12 +228,14 @@ def _check_regular(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """A block that only one process of this machine is in, of those that name this folder. Nothing is left there."""
+def one_at_a_time(folder: Path) -> Iterator[bool]:
+    """A block that only one process of this machine is in, of those that name this folder. Nothing is left there.
+    Yields whether the folder is still there: another process may have removed it while this one waited.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         _wait_for(descriptor)
-        yield
+        yield folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())
     finally:
         os.close(descriptor)
 

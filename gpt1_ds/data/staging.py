@@ -1,4 +1,6 @@
-"""Copies of datasets on a node's own disk, so that reading does not wait for a file server."""
+"""Copies of datasets on a node's own disk, so that reading does not wait for a file server. Each copy knows the runs
+that read it, and is removed with the last of them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from pathlib import Path
 from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.data.dataset import DESCRIPTION
 
-VARIABLE = "GPT1_DS_STAGE"  # the folder on this node that holds the copies; set by launch/life.sh
+VARIABLE = "GPT1_DS_STAGE"  # the folder on this node that holds the copies; set by launch/stage.sh
 _COMPLETE = ".complete"
+_READERS = ".readers"  # a folder of a copy with an empty file for each run that reads it
 
 
 def staged(source: str) -> Path:
@@ -26,17 +29,46 @@ def staged(source: str) -> Path:
     return copy if described[0] == described[1] else Path(source)
 
 
-def stage(sources: Sequence[str], place: Path) -> None:
-    """Copy datasets to `place`; what is there and of the same size is kept. Raises OSError, for a full disk say, or a
-    folder that is another person's or that others may write to."""
+def stage(sources: Sequence[str], place: Path, run: str = "") -> None:
+    """Copy datasets to `place`; what is there and of the same size is kept. `run` is the run folder of who reads them;
+    without it nobody removes the copies. Raises OSError, for a full disk say, or a folder that is another person's or
+    that others may write to.
+    """
     for source in sources:
         copy = _copy_of(source, place)
         place.mkdir(parents=True, exist_ok=True)
-        copy.mkdir(mode=0o700, exist_ok=True)
-        if not _is_ours(copy):
-            raise PermissionError(f"{copy}: is not yours alone to write; remove it, or choose another slurm.stage_to")
-        with one_at_a_time(copy):  # two jobs of one node may want the same
-            _fill(copy, Path(source))
+        while not _is_staged(copy, Path(source), run):
+            pass  # the last run that read it has removed it meanwhile
+
+
+def _is_staged(copy: Path, source: Path, run: str) -> bool:
+    copy.mkdir(mode=0o700, exist_ok=True)
+    if not _is_ours(copy):
+        raise PermissionError(f"{copy}: is not yours alone to write; remove it, or choose another slurm.stage_to")
+    with one_at_a_time(copy) as is_there:  # two jobs of one node may want the same
+        if is_there:
+            if run:
+                (copy / _READERS).mkdir(exist_ok=True)
+                _reader(copy, run).touch()
+            _fill(copy, source)
+    return is_there
+
+
+def release(sources: Sequence[str], place: Path, run: str, keep: bool = False) -> None:
+    """Note that `run` reads the copies in `place` no more, and remove those that no other run reads, unless `keep`.
+    Raises OSError.
+    """
+    for copy in (_copy_of(source, place) for source in sources):
+        if copy.is_dir() and _is_ours(copy):
+            with one_at_a_time(copy) as is_there:
+                if is_there and (copy / _READERS).is_dir():
+                    _reader(copy, run).unlink(missing_ok=True)
+                    if not keep and not any((copy / _READERS).iterdir()):
+                        shutil.rmtree(copy)
+
+
+def _reader(copy: Path, run: str) -> Path:
+    return copy / _READERS / hashlib.sha256(run.encode()).hexdigest()[:16]
 
 
 def _fill(copy: Path, source: Path) -> None:

@@ -230,7 +230,7 @@ def next_place(slurm: Path) -> Path:
 def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:
     """Name -> text of a launch script and of what it reads."""
     return {
-        **{name: (SCRIPTS / name).read_text() for name in (script, "env.sh", "life.sh", "next.sh")},
+        **{name: (SCRIPTS / name).read_text() for name in (script, "env.sh", "life.sh", "stage.sh", "next.sh")},
         "job.sh": "\n".join(job_settings(config, options)) + "\n",
     }
 

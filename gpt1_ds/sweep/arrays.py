@@ -1,5 +1,5 @@
 """A sweep as SLURM arrays: one task per trial; branches wait for the array of their trunks, and a last job, which
-collects, for all.
+collects, for all. A task whose trial has ended can run one more command, so that results grow.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from gpt1_ds.slurm.submit import (
 from gpt1_ds.sweep.trial import Sweep, Trial
 
 SCRIPT = "array.sbatch"
+AFTER_TRIAL = "ended.jsonl"  # beside a manifest, like a line of it: what array.sbatch runs when a trial has ended
 RUNS_ONE_BY_ONE = ("--dependency=", "--output=", "--job-name=")  # what a run's own job is given
 
 
@@ -82,10 +83,12 @@ class ArraySubmission:
             jobs.append("JOB")
 
 
-def prepare(sweep: Sweep, jobs: int | None, last: Sequence[str] = ()) -> ArraySubmission:
+def prepare(
+    sweep: Sweep, jobs: int | None, last: Sequence[str] = (), after_trial: Sequence[str] = ()
+) -> ArraySubmission:
     """What `submit` will do for the trials that are not done, `jobs` at a time (None: as many as SLURM starts), and for
-    a job with the words `last` of the program after them; touches nothing. Raises ConfigError where SLURM is asked for
-    other ranks than the study counts on.
+    a job with the words `last` of the program after them; `after_trial` are those that each task runs at its end.
+    Touches nothing. Raises ConfigError where SLURM is asked for other ranks than the study counts on.
     """
     config = sweep.trials[0].config
     config = replace(config, slurm=replace(config.slurm, continuation="requeue"))  # a task resumes as itself
@@ -103,6 +106,8 @@ def prepare(sweep: Sweep, jobs: int | None, last: Sequence[str] = ()) -> ArraySu
     alone = [word for word in options if not word.startswith(tuple(without))]
     alone += ["--nodes=1", f"--output={place.parent}/%j.out"]
     files = {place / name: text for name, text in scripts(COMMAND_SCRIPT, config, alone).items()} if last else {}
+    if after_trial:
+        files[place / AFTER_TRIAL] = json.dumps(list(after_trial)) + "\n"
     submission = ArraySubmission(place, [], files, jobs_before(config.slurm), list(last), alone)
     branches = [trial for trial in sweep.left if trial.trunk]
     _add(submission, sweep, config, jobs, "scratch", [trial for trial in sweep.left if not trial.trunk])
@@ -161,11 +166,13 @@ def _name(sweep: Sweep, trial: Trial) -> str:
     return trial.run_dir.path.relative_to(sweep.folder).as_posix().replace("/", "--")
 
 
-def start(sweep: Sweep, jobs: int | None, last: Sequence[str], dry_run: bool) -> tuple[list[str], list[str]]:
+def start(
+    sweep: Sweep, jobs: int | None, last: Sequence[str], after_trial: Sequence[str], dry_run: bool
+) -> tuple[list[str], list[str]]:
     """(the numbers of the jobs, lines for a person) of the cells that are not done, submitted as `prepare` says. With
     `dry_run`, and where all cells are done, no job is submitted.
     """
-    submission = prepare(sweep, jobs, last)
+    submission = prepare(sweep, jobs, last, after_trial)
     if not submission.arrays:
         return [], [f"{sweep.folder}: all cells are done"]
     if dry_run:

@@ -37,7 +37,7 @@ from gpt1_ds.sweep.finetuning_study import (
     named_last,
 )
 from gpt1_ds.sweep.pretraining_trials import Folders
-from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
+from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.base import ControlAnswers, Task
 from gpt1_ds.tasks.encoding import fitted, symbol_roles
 from gpt1_ds.tasks.metrics import control_scores
@@ -275,6 +275,7 @@ def _trial(study: FinetuningStudy, key: tuple[str, str, str], seed: int, config:
     task, variant, choice = key
     folder = "/".join(folder_name(part) for part in key if part)
     config = replace(config, run=replace(config.run, name=f"{study.name}/{folder}/seed-{seed}", seed=seed))
+    config = tracked(config, study.name, arm=variant, column=task)
     return FinetuningTrial(config=config, task=task, variant=variant, choice=choice, seed=seed)
 
 

@@ -15,7 +15,7 @@ from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
-from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
+from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tracking.record import of_models, read_entries
 
 OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
@@ -159,6 +159,6 @@ def _placed(config: Config, values: Values) -> Config:
     """In a folder that tells the values: lr-1e-3_seed-2."""
     parts = ((key.rpartition(".")[2], re.sub(r"[^A-Za-z0-9.-]+", "-", value).strip(".")) for key, value in values)
     sweep = f"{config.run.name}-sweep"
-    tracking = replace(config.tracking, group=config.tracking.group or sweep)
     place = f"{sweep}/{'_'.join(f'{key}-{value}' for key, value in parts)}"
-    return replace(config, run=replace(config.run, name=place), tracking=tracking)
+    config = tracked(config, sweep, arm=" ".join(f"{key}={value}" for key, value in values))
+    return replace(config, run=replace(config.run, name=place))

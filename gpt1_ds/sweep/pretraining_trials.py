@@ -14,7 +14,7 @@ from gpt1_ds.common.text import decimals
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
-from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
+from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 
 FOLDER = PRETRAINED
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.")  # a run that differs in one of these is another model
@@ -128,7 +128,8 @@ def _lacking_steps(study: FinetuningStudy, configs: Mapping[str, Config]) -> Ite
 
 def _of_seed(study: FinetuningStudy, name: str, seed: int, config: Config) -> Config:
     place = f"{_place(study)}/{folder_name(name)}/seed-{seed}"
-    return replace(config, run=replace(config.run, name=place, seed=seed))
+    config = replace(config, run=replace(config.run, name=place, seed=seed))
+    return tracked(config, study.models or study.name, arm=name)
 
 
 def _place(study: FinetuningStudy) -> str:

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount, count, duration
 from gpt1_ds.config import load_recorded, world_problems
@@ -39,22 +40,36 @@ if TYPE_CHECKING:
     from gpt1_ds.tracking.sinks import WandbLogger
 
 Rows = list[dict[str, Any]]
+PARAMETERS = ("alpha", "beta", "E", "A", "B", "R_D", "R_N", "a", "b")  # of a fit, in the order of fit.json
 
 
-def collect(sweep: ScalingSweep) -> Rows:
+def collect(sweep: ScalingSweep, is_growing: bool = False) -> Rows:
     """Write results.csv, downstream.csv where tasks were scored, and the W&B table; the rows of results.csv.
 
-    Raises DataError where the study has not run.
+    Cells that end on several hosts at the same time collect one after the other, so that the last table has all of
+    them. `is_growing`: other cells still run; the W&B table then has those that have ended, and offline there is none,
+    since nobody would see it before the whole one.
+
+    Raises DataError where the study has not run, LockedError where others collect for longer than a minute.
     """
     if not sweep.folder.is_dir():
         raise DataError(f"{sweep.folder}: no such study has run; start it with `gpt1-ds scaling run`")
+    with RunLock(sweep.folder / ".collect"):
+        return _collect(sweep, is_growing)
+
+
+def _collect(sweep: ScalingSweep, is_growing: bool) -> Rows:
     found = rows(sweep.trials, sweep.study.nproc)
     tables.write_table(sweep.folder / "results.csv", tables.COLUMNS, found)
     scores = downstream(sweep.trials)
     if scores:
         tables.write_table(sweep.folder / "downstream.csv", tables.DOWNSTREAM, scores)
     told = dict(Counter(row["outcome"] for row in found))
-    _publish(sweep.folder, sweep.trials[0].config.tracking, sweep.describe(), {"cells": found}, told)
+    tracking = sweep.trials[0].config.tracking
+    if tracking.wandb == "online" or (tracking.wandb == "offline" and not is_growing):
+        logger = _logger(sweep.folder, tracking, sweep.describe())
+        logger.table("cells", [row for row in found if row["outcome"] in ENDED] if is_growing else found)
+        logger.finish(told)
     return found
 
 
@@ -139,33 +154,34 @@ def mark_best_rates(found: Sequence[dict[str, Any]]) -> None:
         row["best_rate"] = int(best is None or row["learning_rate"] == best)
 
 
-def publish_fit(folder: Path, record: Mapping[str, Any], predictions: Sequence[Mapping[str, Any]]) -> None:
-    """The parameters of a study's fit with their intervals, its errors, and what it predicts, in the W&B run of the
-    study whose cells are in `folder`; nothing where they are not tracked.
+def tracking_of(folder: Path) -> TrackingConfig | None:
+    """Returns how the cells of the study in `folder` are shown in W&B; None where they are not."""
+    cell = next(folder.glob("*/config.yaml"), None)
+    tracking = None if cell is None else load_recorded(cell).tracking
+    return tracking if tracking and tracking.wandb != "off" and (folder / "study.json").exists() else None
+
+
+def publish_fit(
+    folder: Path,
+    tracking: TrackingConfig,
+    record: Mapping[str, Any],
+    predictions: Sequence[Mapping[str, Any]],
+    pictures: Iterable[Path],
+) -> None:
+    """Show in the W&B run of the study in `folder` the parameters of its fit (`record` is fit.json) with their
+    intervals, its errors, what it predicts, and the PNG files of its figures.
     """
-    cell, file = next(folder.glob("*/config.yaml"), None), folder / "study.json"
-    if cell is None or not file.exists():
-        return
     told: dict[str, Any] = {"fit/error_percent": record["fit_error_percent"], "fit/points": record["points"]}
+    told |= {f"fit/{name}": record[name] for name in PARAMETERS if name in record}
     for name, interval in record["intervals"].items():
-        told[f"fit/{name}"] = record[name]
         if interval is not None:
             told[f"fit/{name}_low"], told[f"fit/{name}_high"] = interval
     for row in record["held_out"]:
         told[f"held_out/{row['cell']}_error_percent"] = row["error_percent"]
-    described = json.loads(file.read_text())
-    _publish(folder, load_recorded(cell).tracking, described, {"predictions": [dict(row) for row in predictions]}, told)
-
-
-def _publish(
-    folder: Path, tracking: TrackingConfig, described: dict[str, Any], shown: Mapping[str, Rows], told: dict[str, Any]
-) -> None:
-    """Tables and a summary as a W&B run of the study's group, where the study is tracked."""
-    if tracking.wandb == "off":
-        return
-    logger = _logger(folder, tracking, described)
-    for name, found in shown.items():
-        logger.table(name, found)
+    logger = _logger(folder, tracking, json.loads((folder / "study.json").read_text()))
+    logger.table("predictions", [dict(row) for row in predictions])
+    for picture in pictures:
+        logger.image(f"figures/{picture.stem}", picture)
     logger.finish(told)
 
 
@@ -227,6 +243,11 @@ class ScalingSweep(Sweep):
         keys = ("name", "arm", "kind", "rate", "steps", "begin", "held_out")
         listed = [{key: getattr(trial, key) for key in keys} for trial in self.trials]
         return {"study": asdict(self.study), "cells": listed}
+
+    @property
+    def has_law(self) -> bool:
+        """Whether it has cells that a law of N and D can be fitted to; depth, shape and data answer other questions."""
+        return any(trial.kind == "ladder" for trial in self.trials)
 
     def check(self) -> None:
         """Raise UserError also for data that are not there."""

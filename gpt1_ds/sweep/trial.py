@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -117,3 +117,12 @@ class Sweep(ABC):
         for trial in kept:
             if trial not in needed and trial.done:
                 shutil.rmtree(trial.run_dir.checkpoints, ignore_errors=True)
+
+
+def tracked(config: Config, study: str, **facts: Any) -> Config:
+    """Returns `config` as trackers show a trial: in the group of its study, with the study's name and `facts` beside
+    its configuration. A group that a person named stays.
+    """
+    tracking = config.tracking
+    facts = {**tracking.facts, "study": study, **facts}
+    return replace(config, tracking=replace(tracking, group=tracking.group or study, facts=facts))

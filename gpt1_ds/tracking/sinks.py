@@ -270,6 +270,10 @@ class WandbLogger(ProcessSink):
                 "table", {"name": name, "columns": columns, "rows": [[row.get(c) for c in columns] for row in rows]}
             )
 
+    def image(self, name: str, file: Path) -> None:
+        """Show a PNG file, of which W&B takes a copy."""
+        self._send("image", {"name": name, "file": str(file.resolve())})
+
     def reference(self, name: str, folder: Path, aliases: list[str], metadata: dict[str, Any]) -> None:
         """An artifact that says where a checkpoint is; its files stay where they are."""
         place = folder.resolve().as_uri()

@@ -23,11 +23,13 @@ PREFIXES = ("offline-run-", "run-")  # the second: online segments that lost the
 
 
 def sync(runs: Sequence[Path]) -> int:
-    """Upload every segment of `runs` that is not uploaded yet; prints what it did. Raises UserError."""
-    UserError.raise_all(f"{run}: no such run folder" for run in runs if not RunDir(run).config.is_file())
+    """Upload every segment of `runs` (or studies) that is not uploaded yet; print what it did. Raises UserError."""
+    UserError.raise_all(
+        f"{run}: no such run folder" for run in runs if not RunDir(run).config.is_file() and not segments(run)
+    )
     waiting = {run: [folder for folder in segments(run) if not _is_synced(folder)] for run in runs}
     if any(waiting.values()):
-        _reach_server()
+        reach_server()
     for run, folders in waiting.items():
         live = is_held(RunDir(run).lock) and folders[-1:] == segments(run)[-1:]
         if live:
@@ -84,8 +86,8 @@ def _is_synced(folder: Path) -> bool:
     return all(file.with_suffix(".wandb.synced").exists() for file in _files(folder))
 
 
-def _reach_server() -> None:
-    """Ask before W&B does: it would try for ever. Any answer will do."""
+def reach_server() -> None:
+    """Ask before W&B does: it would try for ever. Any answer will do. Raises UserError where there is none."""
     server = os.environ.get("WANDB_BASE_URL", SERVER)
     try:
         with urllib.request.urlopen(server, timeout=ANSWER_SECONDS):

@@ -165,6 +165,11 @@ class WandbSegment:
         table = wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
         self.run.log({name: table, "tokens": self.tokens})
 
+    def image(self, name: str, file: str) -> None:
+        import wandb
+
+        self.run.log({name: wandb.Image(file), "tokens": self.tokens})
+
     def reference(self, name: str, place: str, aliases: list[str], metadata: dict[str, Any]) -> None:
         import wandb
 

@@ -53,7 +53,8 @@ def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
     before = [event.get("job") or "" for event in read_jsonl(run_dir.events) if event.get("event") == "started"]
     return {
         **asdict(config),
-        **config.tracking.facts,
+        **({"N": sizes["matrices_head"], "D": tokens} if tokens else {}),
+        **config.tracking.facts,  # a scaling study counts N in its own convention
         "parameters": sizes["all"],
         "parameters_matrices_head": sizes["matrices_head"],
         "parameters_transformer": sizes["transformer"],

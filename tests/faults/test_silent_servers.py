@@ -61,7 +61,7 @@ QUESTIONS: dict[str, Callable[[str], object]] = {
     "dataset of the hub": lambda _: find_inputs(["hf:me/data"]),
     "tokenizer of the hub": lambda _: tokenizers_hub.download("me/model"),
     "upload to the hub": lambda _: hub.find("me/model", update=False),
-    "W&B": lambda _: sync._reach_server(),
+    "W&B": lambda _: sync.reach_server(),
 }
 
 

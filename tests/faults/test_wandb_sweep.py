@@ -1,7 +1,6 @@
-"""Trials of a W&B sweep as its own agent starts them, offline.
+"""Trials of a W&B sweep as its own agent starts them: offline, and in a job with a server that gives the values.
 
-The agent is the client's: from a trial's values it makes the command line, the environment and the process. What a
-server adds is not here: which values come next, the agent's heartbeats, and the upload.
+The agent is the client's: from a trial's values it makes the command line, the environment and the process.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import pytest
 
 from gpt1_ds.common.rundir import RunDir
 from tests.helpers.wandb_files import read_segments
+from tests.helpers.wandb_server import Sweep, serving
 from tools import runs
 
 ROOT = Path(__file__).parents[2]
@@ -68,3 +68,24 @@ def test_a_key_that_is_none_fails_the_trial_in_one_line(tiny_data: Path, tmp_pat
     command = [sys.executable, "-m", "gpt1_ds", "pretrain", *runs.TINY, f"data.path={tiny_data}", "${args_no_hyphens}"]
     assert run_agent(tmp_path, command, [("abc123", {"optimizer.lrr": 1e-3})]) == "[2]"
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_each_task_of_an_array_runs_one_trial(tiny_data: Path, tmp_path: Path) -> None:
+    own = [*runs.TINY, f"data.path={tiny_data}", "train.steps=3", "run.name=tried", "tracking.wandb=online"]
+    own += ["tracking.artifacts=off"]  # for which this server has no answers
+    command = ["gpt1-ds", "pretrain", "--nproc", "${envvar:GPT1_DS_RANKS}", *own, "${args_no_hyphens}"]
+    trials = [("abc123", {"optimizer.lr": 1e-3}), ("def456", {"optimizer.lr": 1e-2})]
+    with serving() as server:
+        sweep = server.sweeps["sweep1"] = Sweep(json.dumps({"command": command}), list(trials))
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        variables = {**os.environ, **server.environment, "PYTHONPATH": str(ROOT), "PATH": path}
+        for task in (1, 2):
+            script = ["bash", str(ROOT / "launch" / "agent.sbatch"), "someone/p/sweep1"]
+            done = subprocess.run(script, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, done.stderr
+            assert len(sweep.waiting) == 2 - task
+        for trial, values in trials:
+            shown = server.runs[f"someone/p/{trial}"]
+            assert shown.config["optimizer"]["lr"] == values["optimizer.lr"]
+            assert dict(shown.values("train/loss")) == runs.losses(RunDir(tmp_path / "runs" / "tried" / trial))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -35,12 +36,30 @@ class Shown:
         return [(point[step], point[key]) for point in self.points() if key in point]
 
 
+@dataclass
+class Sweep:
+    """The file of a sweep, and the trials that its agents will be given: (id of the run, value of each key)."""
+
+    text: str
+    waiting: list[tuple[str, dict[str, Any]]]
+
+    def next(self) -> list[dict[str, Any]]:
+        """The commands for an agent that is idle."""
+        if not self.waiting:
+            return [{"type": "exit"}]
+        run, values = self.waiting.pop(0)
+        chosen = {key: {"value": value} for key, value in values.items()}
+        return [{"id": run, "type": "run", "run_id": run, "program": "gpt1-ds", "args": chosen}]
+
+
 class Server:
     """`runs` has what was told, by ENTITY/PROJECT/ID."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.runs: dict[str, Shown] = defaultdict(Shown)
+        self.sweeps: dict[str, Sweep] = {}  # by id
+        self.views: list[dict[str, Any]] = []  # saved workspaces, as told
         self.environment = {"WANDB_BASE_URL": address, "WANDB_API_KEY": KEY}
 
     def asked(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +94,17 @@ class Server:
         if operation == "CreateRunFiles":
             files = [{"name": name, "uploadUrl": f"{self.address}/upload/{name}"} for name in given["files"]]
             return {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": files}}
+        if operation == "SweepWithRuns":
+            told = {"config": self.sweeps[given["sweep"]].text, "runs": {"edges": []}}
+            return {"project": {"sweep": told}}
+        if operation == "CreateAgent":
+            return {"createAgent": {"agent": {"id": given["sweep"]}}}  # one agent at a time
+        if operation == "Heartbeat":
+            commands = [] if json.loads(given["runState"]) else self.sweeps[given["id"]].next()
+            return {"agentHeartbeat": {"agent": {"id": given["id"]}, "commands": json.dumps(commands)}}
+        if operation == "UpsertView2":
+            self.views.append({**given, "spec": json.loads(given["spec"])})
+            return {"upsertView": {"view": {"id": "1", "name": given["name"]}, "inserted": True}}
         return {}
 
     def _there(self, given: dict[str, Any]) -> dict[str, Any] | None:
@@ -130,7 +160,9 @@ def serving() -> Iterator[Server]:
             with lock:
                 if self.path == "/graphql":
                     told = json.loads(content)
-                    answer = {"data": server.asked(told.get("operationName") or "Viewer", told.get("variables") or {})}
+                    named = re.match(r"\s*(?:query|mutation)\s+(\w+)", told.get("query", ""))
+                    operation = told.get("operationName") or (named[1] if named else "Viewer")
+                    answer = {"data": server.asked(operation, told.get("variables") or {})}
                 elif self.path.endswith("/file_stream"):
                     server.streamed("/".join(self.path.split("/")[2:5]), json.loads(content))
             self._answer(answer)

@@ -12,7 +12,7 @@ from gpt1_ds.common.errors import UserError
 from tests.helpers.program import assert_refused
 
 REFERENCES = ("command", "parser", "program")  # of one parser each
-INTERNAL = {"begin", "stage", "node", "end", "line", "health", "prove", "verdict"}  # steps of launch/
+INTERNAL = {"begin", "stage", "unstage", "node", "end", "line", "health", "prove", "verdict"}  # steps of launch/
 
 
 def kinds(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +130,13 @@ def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.Captu
     file, folder = finished
     assert main(["scaling", "fit", file, "--draws", "50"]) == 0
     assert "held out l3w48-4K-seed1" in capsys.readouterr().out
-    (told,) = (one.summary for one in read_segments(folder) if "fit/alpha" in one.summary)
-    record = json.loads((folder / "fit.json").read_text())
+    (shown,) = (one for one in read_segments(folder) if "fit/alpha" in one.summary)
+    told, record = shown.summary, json.loads((folder / "fit.json").read_text())
+    logged = {name: value for point in shown.points for name, value in point.items()}
+    for name in ("compute", "fit", "residuals", "bootstrap"):
+        copied = shown.folder / "files" / logged[f"figures/{name}.path"]
+        assert copied.read_bytes() == (folder / "figures" / f"{name}.png").read_bytes()
+    assert (told["fit/A"], told["fit/B"]) == (record["A"], record["B"])
     assert told["fit/alpha"] == record["alpha"]
     assert [told["fit/alpha_low"], told["fit/alpha_high"]] == record["intervals"]["alpha"]
     assert "held_out/l3w48-4K-seed1_error_percent" in told
@@ -140,6 +147,31 @@ def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.Captu
     assert "l3w48-4K-seed1" in page
     assert main(["scaling", "status", file]) == 0
     assert "7 done" in capsys.readouterr().out
+
+
+def test_the_job_after_the_arrays_collects_and_fits(
+    finished: tuple[str, Path], tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = finished
+    file, copy = write(tmp_path, tiny_data), tmp_path / "runs" / "small"
+    assert main(["scaling", "submit", file, "--dry-run", "tracking.tags=[x]"]) == 0
+    *_, command = capsys.readouterr().out.splitlines()
+    words = shlex.split(command.partition("command.sbatch ")[2])
+    assert words == ["scaling", "collect", file, "--fit", "tracking.tags=[x]"]
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("results.csv", "fit.json", "report.html"))
+    assert main([*words, "tracking.wandb=off"]) == 0
+    assert "7 cells, 7 done" in capsys.readouterr().out
+    assert json.loads((copy / "fit.json").read_text())["points"] == 6
+    assert "alpha" in (copy / "report.html").read_text()
+
+
+def test_a_table_grows_offline_in_its_file_alone(finished: tuple[str, Path], tmp_path: Path, tiny_data: Path) -> None:
+    _, folder = finished
+    copy = shutil.copytree(folder, tmp_path / "runs" / "small", ignore=shutil.ignore_patterns("wandb", "results.csv"))
+    shutil.rmtree(copy / "l2w32-1K-seed1")
+    assert main(["scaling", "collect", write(tmp_path, tiny_data), "--growing"]) == 0
+    assert Counter(row["outcome"] for row in rows(copy)) == {"done": 6, "waiting": 1}
+    assert not (copy / "wandb").exists()
 
 
 def test_a_missing_run_is_waiting(finished: tuple[str, Path], tmp_path: Path, tiny_data: Path) -> None:

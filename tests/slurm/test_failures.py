@@ -29,11 +29,14 @@ def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, unint
     cluster.wait_for_step(run_dir, 8)
     cluster.wait_for_save(run_dir)
     os.kill(rank_of(run_dir, 1), signal.SIGKILL)
+    copies = cluster.place / "node disk"
+    cluster.wait(lambda: tries(run_dir) == 2)
+    assert list(copies.glob("*/.complete")), "the data were copied to the node first, and stay for the next job"
     assert_done(cluster, run_dir, uninterrupted)
+    cluster.wait(lambda: not list(copies.iterdir()))  # nobody reads them any more
     assert outcomes(run_dir) == [0], "a killed rank leaves no word; its successor does"
     assert cluster.state(job)["JobState"] == "FAILED"
     assert tries(run_dir) == 2
-    assert list((cluster.place / "node disk").glob("*/.complete")), "the data were copied to the node first"
 
 
 def test_killed_ranks_begin_again_in_their_job(cluster: Cluster, tmp_path: Path) -> None:

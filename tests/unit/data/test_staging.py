@@ -12,7 +12,7 @@ import pytest
 
 from gpt1_ds.config import load
 from gpt1_ds.data.sources import open_data
-from gpt1_ds.data.staging import VARIABLE, stage, staged
+from gpt1_ds.data.staging import VARIABLE, release, stage, staged
 
 
 def test_a_whole_copy_is_read_and_is_the_same_data(
@@ -123,3 +123,50 @@ def test_a_full_disk_keeps_no_half_of_a_file(tiny_data: Path, tmp_path: Path, mo
     with pytest.raises(OSError, match="No space left"):
         stage([str(tiny_data)], tmp_path)
     assert not list(tmp_path.rglob("*.copied"))
+
+
+def test_the_last_run_removes_a_copy(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    source = [str(tiny_data)]
+    for run in ("runs/a", "runs/b", "runs/b"):
+        stage(source, tmp_path, run)
+    (tmp_path / "somebody's file").touch()
+    copy = staged(source[0])
+    release(source, tmp_path, "runs/other")
+    release(source, tmp_path, "runs/a")
+    assert staged(source[0]) == copy, "b reads it"
+    release(source, tmp_path, "runs/b", keep=True)
+    assert staged(source[0]) == copy, "tasks of an array that wait will read it"
+    release(source, tmp_path, "runs/b")
+    assert [path.name for path in tmp_path.iterdir()] == ["somebody's file"]
+    stage(source, tmp_path)
+    release(source, tmp_path, "runs/a")
+    assert staged(source[0]) == copy, "it was copied for no run"
+
+
+def test_a_copy_that_goes_while_another_run_waits_is_made_again(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    source = [str(tiny_data)]
+    stage(source, tmp_path, "runs/a")
+    removing, waiting, remove = threading.Event(), threading.Event(), shutil.rmtree
+
+    def slowly(folder: Path) -> None:
+        removing.set()
+        waiting.wait(10)
+        time.sleep(0.1)
+        remove(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", slowly)
+    first = threading.Thread(target=release, args=(source, tmp_path, "runs/a"))
+    first.start()
+    removing.wait(10)
+    second = threading.Thread(target=stage, args=(source, tmp_path, "runs/b"))
+    second.start()
+    waiting.set()
+    first.join(60)
+    second.join(60)
+    copy = staged(source[0])
+    assert copy.parent == tmp_path
+    assert len(list((copy / ".readers").iterdir())) == 1

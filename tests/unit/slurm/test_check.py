@@ -141,7 +141,7 @@ def test_slurm_check_leaves_the_proof_here(
 )
 def test_the_script_of_the_check(gpus: str, bad: str, code: int, steps: list[str], tmp_path: Path) -> None:
     """The self-proof follows a good health check, on nodes with GPUs alone."""
-    for name in ("check.sh", "env.sh", "life.sh", "next.sh"):
+    for name in ("check.sh", "env.sh", "life.sh", "stage.sh", "next.sh"):
         (tmp_path / name).write_text((shipped("launch") / name).read_text())
     programs = tmp_path / "bin"
     programs.mkdir()

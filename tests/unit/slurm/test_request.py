@@ -168,7 +168,7 @@ def test_no_value_runs_in_the_script(tmp_path: Path) -> None:
 
 def test_a_line_of_setup_that_fails_ends_the_job(tmp_path: Path) -> None:
     """As the batch scripts read it, where bash forgets `set -e`; a name that nobody set passes."""
-    for name in ("env.sh", "life.sh", "next.sh"):
+    for name in ("env.sh", "life.sh", "stage.sh", "next.sh"):
         shutil.copy(shipped("launch") / name, tmp_path)
     script = '. "$1/env.sh" || exit 9; echo "${MADE:-} trains"'
     for lines, code, says in (

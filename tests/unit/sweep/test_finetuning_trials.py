@@ -31,6 +31,8 @@ def test_a_cell_per_task_variant_and_seed(tmp_path: Path) -> None:
     assert trial.config.checkpoint.init_from == "nowhere"
     assert trial.config.task is not None
     assert (trial.config.task.name, trial.config.task.transfer_layers) == ("cola", -1)
+    tracking = trial.config.tracking
+    assert (tracking.group, tracking.facts) == ("s", {"study": "s", "arm": "no pre-training", "column": "cola"})
 
 
 def test_the_curve_shares_the_tables_trials(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from gpt1_ds.cli import main
 from gpt1_ds.common.lock import RunLock
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.tracking import sync
 
 NAMES = ("offline-run-20260102_000000-x", "run-20260101_000000-x", "offline-run-20260103_000000-x")
@@ -93,6 +94,7 @@ def test_only_what_is_not_there_is_uploaded(
     assert main(["tracking", "sync", str(run)]) == 0
     assert uploaded == [[NAMES[0], NAMES[2]]]
     assert "2 segments uploaded, 1 were before" in capsys.readouterr().out
+    RunDir(run).config.unlink()  # as in the folder of a study
     assert main(["tracking", "sync", str(run)]) == 0
     assert len(uploaded) == 1, "nothing twice"
     assert "0 segments uploaded, 3 were before" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from PIL import Image
 
 from gpt1_ds.tracking import sinks
 from gpt1_ds.tracking.sinks import SegmentStart, WandbLogger
@@ -72,6 +73,9 @@ def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixtur
     logger.log({**scores, "metrics": {"matthews": 0.25, "f1": None}})
     logger.table("evaluation", [{"task": "a", "accuracy": 0.5}, {"task": "b", "f1": None, "accuracy": 1}])
     logger.table("samples", [])
+    figure = tmp_path / "loss.png"
+    Image.new("RGB", (3, 2), "crimson").save(figure)
+    logger.image("figures/loss", figure)
     (tmp_path / "step-1").mkdir()
     (tmp_path / "step-1" / "weights").write_bytes(bytes(10))
     logger.reference("checkpoint-abc", tmp_path / "step-1", ["best", "last"], {"step": 1})
@@ -82,7 +86,10 @@ def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert segment.x_axes == {"tokens": "", "*": "tokens"}
     assert segment.values("train/loss") == [(step, 1.0 / step) for step in range(1, 201)]
     assert segment.values("cola/dev/matthews") == [(200, 0.25)]
-    assert segment.points[-1]["evaluation.nrows"] == 2
+    table, image = segment.points[-2:]
+    assert table["evaluation.nrows"] == 2
+    assert [image[f"figures/loss.{key}"] for key in ("_type", "width", "height")] == ["image-file", 3, 2]
+    assert (segment.folder / "files" / image["figures/loss.path"]).read_bytes() == figure.read_bytes()
     staged = [Path(file.local_path) for found in segment.references for file in found.manifest.contents]
     assert all(tmp_path in path.parents for path in staged if path.name), "nothing lies in the home folder"
     assert segment.points[-1]["tokens"] == 2000
