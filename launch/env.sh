@@ -35,12 +35,15 @@ every_node() { # WORD...: the program, one task per node (or one per rank); a ta
     ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "${step_options[@]}" "${program[@]}" "$@"
 }
 
-meet() { # where ranks find each other: only scontrol knows, and containers do not have it
+given_address=${MASTER_ADDR:-} given_port=${MASTER_PORT:-}
+meet() { # [RESTART]: where ranks find each other: only scontrol knows, and containers do not have it. After a restart it
+  # is another port: on the old one ranks may still live, or sockets wait for their end
   local host
   host=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
   host=${host%%$'\n'*}
   getent hosts "$host" >/dev/null || host=$(scontrol show node "$host" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
-  export MASTER_ADDR=${MASTER_ADDR:-$host} MASTER_PORT=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 20000))}
+  export MASTER_ADDR=${given_address:-$host}
+  export MASTER_PORT=${given_port:-$((10000 + (SLURM_JOB_ID + 4999 * ${1:-0}) % 20000))}
 }
 
 limit() { # when ranks hand over by themselves, in seconds since 1970, should the warning not come

@@ -16,7 +16,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   if [ -z "$job" ]; then
     exec "${program[@]}" "$@" --nproc "${NPROC:-$ranks_per_node}"
   fi
-  local folder verdict code=0 status=0 ended='' chain
+  local folder verdict code=0 status=0 ended='' again=0 chain
   chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-${SLURM_RESTART_COUNT:-0}}"
     --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries" --restarts "$restarts")
   folder=$(once slurm begin "${chain[@]}" --world $((SLURM_NNODES * ranks_per_node)) "$@") || {
@@ -28,23 +28,23 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   export GPT1_DS_RUN=$folder # where what is started from here on leaves word of a fault
   trap 'touch -- "$folder/STOP.$job"' USR1                # the limit is near, or somebody asks: save and hand over
   trap 'ended=cancelled; touch -- "$folder/STOP.$job"' TERM # scancel and preemption: save if there is time
-  meet
   limit
-  echo "job $job on $SLURM_JOB_NODELIST: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
   prepared "$folder" "$@" || status=1
   while :; do
-    [ $status != 0 ] || ranks "$@"
+    [ $status != 0 ] || ranks "$again" "$@"
     verdict=$(once slurm end "$folder" "${chain[@]}" --status "$status") && code=0 || code=$?
     if [ "$verdict" != here ] || [ -n "$ended" ]; then break; fi
-    status=0 # a rank was lost: all of them begin again, from the last checkpoint
+    status=0 again=$((again + 1)) # a rank was lost: all of them begin again, from the last checkpoint
   done
   [ -n "$ended" ] || follow "$verdict" "${@:2}"
   [ "$code" = 0 ] || forsaken
   exit "$code"
 }
 
-ranks() { # VERB WORD...: on every node; sets `status`, which is a variable of `train`
-  every_node slurm node --ranks "$ranks_per_node" "$@" &
+ranks() { # RESTART VERB WORD...: on every node; sets `status`, which is a variable of `train`
+  meet "$1"
+  echo "job $job on $SLURM_JOB_NODELIST: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
+  every_node slurm node --ranks "$ranks_per_node" "${@:2}" &
   while :; do # a trap ends `wait`, not the ranks
     wait $! && status=0 || status=$?
     kill -0 $! 2>/dev/null || break

@@ -51,7 +51,7 @@ class SlurmConfig:
     restarts: int = 20  # times that a job starts its ranks again after one died, if a step was saved since; 0: none
     max_tries: int = 100  # jobs of one run, continued ones included
     pause: int = 60  # seconds before another try after a fault of the world; doubles with each in a row, up to an hour
-    poor_tries: int = 3  # jobs in a row that cost more time than they gain, after which there is no next one; 0: any
+    poor_tries: int = 3  # jobs, or restarts, in a row that cost more time than they gain, then no next one; 0: any
 
     @property
     def gpus(self) -> int:

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -165,24 +165,30 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
         return Verdict(code, False, f"{reason}; no step was saved since it began at {began}, so it is not tried again")
     if made >= chain.max_tries:
         return Verdict(code, False, f"{reason}; {made} jobs were tried, as many as slurm.max_tries allows")
-    if not outcome and _restarts(run_dir, path, note, chain, reason):
-        return Verdict(code, True, f"{reason}; they begin again at step {step}, in this job", here=True)
+    if not outcome and _may_restart(note, chain):
+        note, loss = _counted_start(run_dir, note, chain.poor_tries)
+        if loss:
+            return Verdict(code, False, f"{reason}; {loss}")
+        if _restarts(run_dir, path, note, reason):
+            return Verdict(code, True, f"{reason}; they begin again at step {step}, in this job", here=True)
     loss = _loss(run_dir, path, note, chain.poor_tries)
     if loss:
         return Verdict(code, False, f"{reason}; {loss}")
     return Verdict(code, True, f"{reason} after step {step}")
 
 
-def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], chain: Chain, reason: str) -> bool:
-    """Whether the job starts its ranks again itself, which is noted: what it has gained so far counts, and the next
+def _may_restart(note: dict[str, Any], chain: Chain) -> bool:
+    """Whether the job may still start its ranks again itself."""
+    return note.get("restarts", 0) < chain.restarts and time.time() + SHORTEST < chain.deadline
+
+
+def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str) -> bool:
+    """Whether it is noted that the job starts its ranks again itself: what it has gained so far counts, and the next
     end is judged by what is saved from here on.
     """
     made, since = note.get("restarts", 0), note.get("since", note.get("time", 0))
-    if made >= chain.restarts or time.time() + SHORTEST >= chain.deadline:
-        return False
-    now = round(time.time())
     gained = note.get("gained", 0) + (_trained(run_dir, since) or 0)
-    told = {"restarts": made + 1, "since": now, "gained": gained, "step": newest_step(run_dir)}
+    told = {"restarts": made + 1, "since": round(time.time()), "gained": gained, "step": newest_step(run_dir)}
     try:
         write_json(path, {**note, **told})
     except OSError:  # its disk is in trouble: another job may be elsewhere
@@ -217,13 +223,33 @@ def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> st
     with suppress(OSError):
         write_json(path, note)
     notes = [note, *(read_note(other) for other in run_dir.slurm.glob("try-*.json") if other != path)]
-    known = sorted((note for note in notes if "trained" in note), key=lambda note: note["time"])[-allowed:]
-    if not 0 < allowed <= len(known) or any(2 * note["trained"] >= note["seconds"] for note in known):
+    known = sorted((note for note in notes if "trained" in note), key=lambda note: note["time"])
+    way_out = "give slurm.time more, or slurm.warning less"
+    return _poor("jobs", [(note["trained"], note["seconds"]) for note in known], allowed, way_out)
+
+
+def _counted_start(run_dir: RunDir, note: dict[str, Any], allowed: int) -> tuple[dict[str, Any], str]:
+    """(the note of a job with what this start of its ranks gained and cost, why the next would not be worth it)"""
+    since = note.get("since", note.get("time", 0))
+    trained = _trained(run_dir, since)
+    if trained is None:
+        return note, ""
+    starts = [*note.get("starts", ()), [trained, round(time.time()) - since]]
+    way_out = "find out what ends the ranks, or make checkpoint.every smaller"
+    return {**note, "starts": starts}, _poor("starts of this job's ranks", starts, allowed, way_out)
+
+
+def _poor(what: str, pairs: Sequence[Sequence[int]], allowed: int, way_out: str) -> str:
+    """Returns why another of these is not worth it, or nothing. `pairs` are (seconds trained, seconds in all) of each;
+    the last `allowed` must each have trained for less than half of their time.
+    """
+    last = pairs[-allowed:]
+    if not 0 < allowed <= len(last) or any(2 * trained >= seconds for trained, seconds in last):
         return ""
     return (
-        f"the last {allowed} jobs trained for {_listed(note['trained'] for note in known)} s of "
-        f"{_listed(note['seconds'] for note in known)} s: they cost more than they gain; give slurm.time more, or "
-        "slurm.warning less, or let it be with slurm.poor_tries=0"
+        f"the last {allowed} {what} trained for {_listed(trained for trained, _ in last)} s of "
+        f"{_listed(seconds for _, seconds in last)} s: they cost more than they gain; {way_out}, or let it "
+        "be with slurm.poor_tries=0"
     )
 
 

@@ -201,7 +201,10 @@ def test_ranks_of_a_large_job_meet_at_its_first_host(tmp_path: Path) -> None:
     for name in ("scontrol", "getent"):
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    command = ["bash", "-c", f'. {shipped("launch") / "env.sh"}; meet; echo "$MASTER_ADDR"']
+    say = 'echo "$MASTER_ADDR $MASTER_PORT"'
+    command = ["bash", "-c", f". {shipped('launch') / 'env.sh'}; meet; {say}; meet 1; {say}"]
     environment |= {"SLURM_JOB_NODELIST": "localhost[0-9999]"}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "localhost0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "localhost0 10007\nlocalhost0 15006\n"), done.stderr
+    done = subprocess.run(command, env={**environment, "MASTER_PORT": "29500"}, capture_output=True, text=True)
+    assert done.stdout == "localhost0 29500\nlocalhost0 29500\n", "a port that a person chose stays"

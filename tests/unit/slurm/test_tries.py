@@ -64,6 +64,25 @@ def test_a_lost_rank_begins_again_in_its_job(run_dir: RunDir) -> None:
     assert [event["step"] for event in read_jsonl(run_dir.events)] == [2, 4]
 
 
+@pytest.mark.parametrize(("trained", "said"), [([2, 2, 3], "stop"), ([2, 30, 3], "here")])
+def test_a_job_that_restarts_again_and_again_and_gains_less_than_it_costs_stops(
+    run_dir: RunDir, trained: list[int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start of its ranks takes 40 s, of which they train for so long before one is lost."""
+    now = round(time.time())
+    verdicts = []
+    for number, seconds in enumerate(trained, 1):
+        now += 40
+        for event, at in (("started", now - seconds), ("saved", now)):
+            line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)), "event": event}
+            append(run_dir.events, json.dumps(line) + "\n")
+        run_dir.checkpoint(number).mkdir()
+        monkeypatch.setattr(time, "time", lambda at=now: at)
+        verdicts.append(tries.end(run_dir, "7", "0", 137, Chain(restarts=9)))
+    assert [str(verdict) for verdict in verdicts] == ["here", "here", said]
+    assert ("the last 3 starts of this job's ranks trained for 2, 2 and 3 s" in verdicts[-1].reason) == (said == "stop")
+
+
 @pytest.mark.parametrize(("code", "seconds"), [(1, 600), (75, 600), (None, 30)])
 def test_other_ends_do_not_begin_again(run_dir: RunDir, code: int | None, seconds: float) -> None:
     run_dir.checkpoint(9).mkdir()
