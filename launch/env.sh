@@ -5,7 +5,7 @@ set -euo pipefail
 
 prefix=() step_options=() options=()
 python=(python)
-ranks_per_node=${SLURM_GPUS_ON_NODE:-1}
+ranks_per_node=${SLURM_GPUS_ON_NODE:-1} launcher=torchrun
 continuation=requeue # of a script that was given to sbatch by hand, because only SLURM knows its options
 max_tries=100 pause=60 poor_tries=3 restarts=20 warning=300 health_check=0 stage_to='' mails=''
 [ ! -x "${SLURM_SUBMIT_DIR:-.}/.venv/bin/python" ] || python=("${SLURM_SUBMIT_DIR:-.}/.venv/bin/python")
@@ -17,6 +17,7 @@ set +eu # modules and conda read variables that nobody set, and their own comman
 [ ! -e "${BASH_SOURCE[0]%/*}/job.sh" ] || . "${BASH_SOURCE[0]%/*}/job.sh"
 set -eu
 program=("${prefix[@]}" "${python[@]}" -P -m gpt1_ds) # -P: no file of the current folder stands in for a library
+node=(slurm node --ranks "$ranks_per_node" --launcher "$launcher") # what starts ranks on each node
 
 job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array
 task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}

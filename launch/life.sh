@@ -6,7 +6,7 @@ check() { # FOLDER: a minute on every node before hours on all of them; says whi
   rm -f -- "$1"/health-*.json
   meet
   timeout 180 srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "${step_options[@]}" "${program[@]}" \
-    slurm node --ranks "$ranks_per_node" slurm health "$1" >&2 || true
+    "${node[@]}" slurm health "$1" >&2 || true
   local hosts
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   once slurm verdict "$1" "${hosts[@]}" >&2
@@ -18,7 +18,8 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   fi
   local folder verdict code=0 status=0 ended='' again=0 chain
   chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-${SLURM_RESTART_COUNT:-0}}"
-    --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries" --restarts "$restarts")
+    --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries"
+    --restarts "$restarts" --launcher "$launcher")
   folder=$(once slurm begin "${chain[@]}" --world $((SLURM_NNODES * ranks_per_node)) "$@") || {
     code=$?
     [ $code != 75 ] || follow "$folder" "${@:2}" # which is not the folder then
@@ -31,7 +32,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   limit
   prepared "$folder" "$@" || status=1
   while :; do
-    [ $status != 0 ] || ranks "$again" "$@"
+    [ $status != 0 ] || ranks "$folder" "$again" "$@"
     verdict=$(once slurm end "$folder" "${chain[@]}" --status "$status") && code=0 || code=$?
     if [ "$verdict" != here ] || [ -n "$ended" ]; then break; fi
     status=0 again=$((again + 1)) # a rank was lost: all of them begin again, from the last checkpoint
@@ -41,14 +42,18 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   exit "$code"
 }
 
-ranks() { # RESTART VERB WORD...: on every node; sets `status`, which is a variable of `train`
-  meet "$1"
+ranks() { # FOLDER RESTART VERB WORD...: on every node; sets `status`, which is a variable of `train`
+  meet "$2"
   echo "job $job on $SLURM_JOB_NODELIST: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
-  every_node slurm node --ranks "$ranks_per_node" "${@:2}" &
+  every_node "${node[@]}" "${@:3}" 2> >(keep "$1/slurm/ended-$job.txt") &
   while :; do # a trap ends `wait`, not the ranks
     wait $! && status=0 || status=$?
     kill -0 $! 2>/dev/null || break
   done
+}
+
+keep() { # FILE: pass on what comes, and keep what launchers say of ranks that ended badly; full disks end nothing
+  sed -un -e 'w /dev/stderr' -e '/^srun: error: .*: tasks\? \|^gpt1-ds: rank [0-9]* on /p' >"$1" || cat >&2 || cat >/dev/null
 }
 
 prepared() { # FOLDER VERB WORD...: what comes before the ranks

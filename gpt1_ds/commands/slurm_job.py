@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from gpt1_ds.slurm.submit import JobSubmission
 
 
+LAUNCHERS = ("torchrun", "srun")
+
+
 def _chain_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--restart", default="0", help="times SLURM has requeued it")
@@ -34,6 +37,7 @@ def _chain_options(parser: argparse.ArgumentParser) -> None:
     poor = "jobs in a row that may cost more than they gain"
     parser.add_argument("--poor-tries", type=int, required=True, help=poor)
     parser.add_argument("--restarts", type=int, default=0, help="times that a job may start its ranks again")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="torchrun", help="of slurm.launcher")
 
 
 def _command_line(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +179,8 @@ def _end(options: argparse.Namespace) -> int:
 def _chain(options: argparse.Namespace) -> tries.Chain:
     avoid = tuple(host for host in options.avoid.split(",") if host)
     allowed = (options.pause, options.max_tries, options.poor_tries, options.restarts)
-    return tries.Chain(options.faults, avoid, *allowed, float(os.environ.get("GPT1_DS_DEADLINE") or "inf"))
+    deadline = float(os.environ.get("GPT1_DS_DEADLINE") or "inf")
+    return tries.Chain(options.faults, avoid, *allowed, deadline, options.launcher)
 
 
 def _conclude(job: str, verdict: tries.Verdict) -> int:
@@ -210,28 +215,30 @@ def _stage(options: argparse.Namespace) -> int:
 
 def _node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, required=True, help="ranks of this node")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="torchrun", help="of slurm.launcher")
     _command_line(parser)
 
 
 def _node(options: argparse.Namespace) -> int:
-    """Become the ranks of this node: torchrun with its place among the nodes, or the one rank that this task is."""
+    """Start the ranks of this node as torchrun does, or become the one rank that this task is."""
+    from gpt1_ds.launcher import agent
     from gpt1_ds.launcher.network import try_port
 
-    python = [sys.executable, "-P"]  # torchrun's own ranks have PYTHONSAFEPATH from cli.py
     program = ["-m", "gpt1_ds", *options.words]
     cores = len(os.sched_getaffinity(0)) // options.ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))  # torchrun would say 1
     if os.environ.get("SLURM_PROCID") == "0":
         try_port()
-    nodes = os.environ["SLURM_NNODES"]
-    if int(os.environ.get("SLURM_NTASKS", nodes)) > int(nodes):
+    nodes = os.environ["SLURM_NNODES"]  # of this step
+    # scripts that sbatch is given by hand know of tasks only
+    if options.launcher == "srun" or int(os.environ.get("SLURM_NTASKS", nodes)) > int(nodes):
         os.environ.setdefault("LOCAL_WORLD_SIZE", str(options.ranks))
-        os.execv(python[0], [*python, *program])
-    torchrun = ["-m", "torch.distributed.run", f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}"]
+        os.execv(sys.executable, [sys.executable, "-P", *program])  # the agent's ranks have PYTHONSAFEPATH from cli.py
+    torchrun = [f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}"]
     torchrun += [f"--nproc-per-node={options.ranks}", f"--master-addr={os.environ['MASTER_ADDR']}"]
     torchrun += [f"--master-port={os.environ['MASTER_PORT']}", "--shutdown-timeout=120"]
     torchrun += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]  # USR1 would end its agent, not its ranks
-    os.execv(python[0], [*python, *torchrun, *program])
+    return agent.run([*torchrun, *program])
 
 
 def _line_options(parser: argparse.ArgumentParser) -> None:

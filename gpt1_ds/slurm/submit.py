@@ -88,6 +88,7 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     yield f"continuation={slurm.continuation}"
     yield f"stage_to={shlex.quote(slurm.stage_to or '')}"
     yield f"ranks_per_node={slurm.ranks}"
+    yield f"launcher={slurm.launcher}"
     yield f"mails={MAILS if slurm.mail else ''}"
     for name in ("max_tries", "pause", "poor_tries", "restarts", "warning"):
         yield f"{name}={getattr(slurm, name)}"

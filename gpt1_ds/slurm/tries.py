@@ -26,6 +26,8 @@ from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE, NodeError, TrainingError, UserError
 from gpt1_ds.common.files import discard, explain, write_atomic, write_json
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir, read_jsonl
+from gpt1_ds.slurm import losses
+from gpt1_ds.slurm.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def write_fault(run_dir: RunDir, task: str, fault: Fault) -> None:
 
 def forget(run_dir: RunDir, job: str) -> None:
     """Remove what an earlier try of this job said."""
+    run_dir.ended(job).unlink(missing_ok=True)
     for path in run_dir.slurm.glob(run_dir.fault(job, "*").name):
         path.unlink(missing_ok=True)
 
@@ -105,6 +108,7 @@ class Chain:
     poor_tries: int = 3  # jobs in a row that may cost more than they gain; 0: any
     restarts: int = 0  # times that one job may start its ranks again itself
     deadline: float = math.inf  # seconds since 1970 at which its ranks would hand over
+    launcher: str = "torchrun"  # of its ranks
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,9 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
         return Verdict(0, False, str(outcome["reason"]))
     if code == EXIT_USAGE:
         return Verdict(code, False, "configuration or data is wrong; another try would say the same")
-    reason = str(outcome.get("reason", f"the ranks ended with {status} and left no word; see logs/"))
+    loss = losses.find(run_dir, job, chain.launcher)
+    reason = str(loss or f"the ranks ended with {status} and left no word; see logs/")
+    reason = str(outcome.get("reason", reason))
     if outcome and code == EXIT_FAILURE:  # training itself gave up, and the next try would repeat it bit for bit
         return Verdict(code, False, f"{reason}; another try would come to the same")
     if code not in (EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE):
@@ -166,14 +172,14 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
     if made >= chain.max_tries:
         return Verdict(code, False, f"{reason}; {made} jobs were tried, as many as slurm.max_tries allows")
     if not outcome and _may_restart(note, chain):
-        note, loss = _counted_start(run_dir, note, chain.poor_tries)
-        if loss:
-            return Verdict(code, False, f"{reason}; {loss}")
-        if _restarts(run_dir, path, note, reason):
+        note, cost = _counted_start(run_dir, note, chain.poor_tries)
+        if cost:
+            return Verdict(code, False, f"{reason}; {cost}")
+        if _restarts(run_dir, path, note, reason, loss):
             return Verdict(code, True, f"{reason}; they begin again at step {step}, in this job", here=True)
-    loss = _loss(run_dir, path, note, chain.poor_tries)
-    if loss:
-        return Verdict(code, False, f"{reason}; {loss}")
+    cost = _cost(run_dir, path, note, chain.poor_tries)
+    if cost:
+        return Verdict(code, False, f"{reason}; {cost}")
     return Verdict(code, True, f"{reason} after step {step}")
 
 
@@ -182,7 +188,7 @@ def _may_restart(note: dict[str, Any], chain: Chain) -> bool:
     return note.get("restarts", 0) < chain.restarts and time.time() + SHORTEST < chain.deadline
 
 
-def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str) -> bool:
+def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, loss: Loss | None) -> bool:
     """Whether it is noted that the job starts its ranks again itself: what it has gained so far counts, and the next
     end is judged by what is saved from here on.
     """
@@ -195,6 +201,8 @@ def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str) ->
         return False
     forget(run_dir, str(note.get("job", "")))
     about = {"job": note.get("job"), "restarts": made + 1, "reason": reason}
+    if loss is not None:
+        about |= {"host": loss.host, "rank": loss.rank}
     run_dir.add_event("restarted", step=told["step"], **about, ended=round(time.time(), 2))
     return True
 
@@ -212,7 +220,7 @@ def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
     return Verdict(EXIT_CONTINUE, True, reason, in_a_row, pause, avoid)
 
 
-def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
+def _cost(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
     """Why a chain of jobs is not worth continuing, or nothing. A job gains the time from its start of training to its
     last save; the last `allowed` that are known must each have gained less than the rest of their time."""
     last = _trained(run_dir, note.get("since", note.get("time", 0)))

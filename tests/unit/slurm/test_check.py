@@ -165,7 +165,7 @@ def test_the_script_of_the_check(gpus: str, bad: str, code: int, steps: list[str
     assert [next(step for step in ("health", "verdict", "prove") if f" {step} " in line) for line in lines] == steps
     if "prove" in steps:
         folder = f"{tmp_path} --gpus-per-node=8 train.compile=auto"
-        assert lines[-1] == f"-P -m gpt1_ds slurm node --ranks 8 slurm prove {folder}"
+        assert lines[-1] == f"-P -m gpt1_ds slurm node --ranks 8 --launcher torchrun slurm prove {folder}"
 
 
 @pytest.mark.parametrize(

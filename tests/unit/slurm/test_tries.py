@@ -64,6 +64,41 @@ def test_a_lost_rank_begins_again_in_its_job(run_dir: RunDir) -> None:
     assert [event["step"] for event in read_jsonl(run_dir.events)] == [2, 4]
 
 
+@pytest.mark.parametrize(
+    ("launcher", "lines", "rank", "reason"),
+    [
+        (
+            "torchrun",
+            [
+                "gpt1-ds: rank 0 on node1 ended with exit code 1",
+                "srun: error: node1: task 0: Exited with exit code 1",
+                "gpt1-ds: rank 3 on node2 was killed by SIGKILL",
+            ],
+            3,
+            "rank 3 on node2 was killed by SIGKILL",
+        ),
+        ("srun", ["srun: error: node2: task 3: Killed"], 3, "rank 3 on node2 was lost: Killed"),
+        (
+            "torchrun",
+            ["srun: error: node2: task 1: Killed"],
+            None,
+            "the launcher of the ranks on node2 was lost: Killed",
+        ),
+        ("srun", ["srun: error: node1: tasks 0-2: Terminated"], None, "the ranks ended with 137 and left no word"),
+    ],
+)
+def test_a_restart_names_the_rank_that_was_lost(
+    run_dir: RunDir, launcher: str, lines: list[str], rank: int | None, reason: str
+) -> None:
+    run_dir.checkpoint(2).mkdir()
+    run_dir.ended("7").write_text("".join(f"{line}\n" for line in lines))
+    chain = Chain(restarts=2, launcher=launcher)
+    assert tries.end(run_dir, "7", "0", 137, chain).reason.startswith(reason)
+    (event,) = read_jsonl(run_dir.events)
+    assert (event.get("rank"), event.get("host")) == (rank, "node2" if "node2" in reason else None)
+    assert not run_dir.ended("7").exists(), "of this start alone"
+
+
 @pytest.mark.parametrize(("trained", "said"), [([2, 2, 3], "stop"), ([2, 30, 3], "here")])
 def test_a_job_that_restarts_again_and_again_and_gains_less_than_it_costs_stops(
     run_dir: RunDir, trained: list[int], said: str, monkeypatch: pytest.MonkeyPatch
