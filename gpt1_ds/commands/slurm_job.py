@@ -137,6 +137,9 @@ def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tup
     config = load(files, [*overrides, *told])
     if config.slurm.nodes > 1:
         raise ConfigError(f"slurm.nodes={config.slurm.nodes}: {command} runs on one node; leave it out")
+    if config.slurm.spare_nodes:
+        spares = f"slurm.spare_nodes={config.slurm.spare_nodes}"
+        raise ConfigError(f"{spares}: {command} has no ranks that begin again; leave it out")
     if hasattr(parse_words(members, words), "nproc") and "--nproc" not in words and config.slurm.ranks > 1:
         words = [*words, "--nproc", str(config.slurm.ranks)]
     return submit.prepare_command(words, config), config
@@ -168,19 +171,26 @@ def _end_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
     _chain_options(parser)
     parser.add_argument("--status", type=int, required=True, help="exit status of the ranks' launcher")
+    parser.add_argument("--lost", default="", help="nodes of the ranks that are gone")
+    parser.add_argument("--spares", type=int, default=0, help="nodes beyond those that ranks need; negative: too few")
 
 
 def _end(options: argparse.Namespace) -> int:
     """Print what follows; exit with what the run said."""
     run_dir = RunDir(Path(options.run))
-    return _conclude(options.job, tries.end(run_dir, options.job, options.restart, options.status, _chain(options)))
+    nodes = tries.NodesLeft(_listed(options.lost), options.spares)
+    verdict = tries.end(run_dir, options.job, options.restart, options.status, _chain(options), nodes)
+    return _conclude(options.job, verdict)
 
 
 def _chain(options: argparse.Namespace) -> tries.Chain:
-    avoid = tuple(host for host in options.avoid.split(",") if host)
     allowed = (options.pause, options.max_tries, options.poor_tries, options.restarts)
     deadline = float(os.environ.get("GPT1_DS_DEADLINE") or "inf")
-    return tries.Chain(options.faults, avoid, *allowed, deadline, options.launcher)
+    return tries.Chain(options.faults, _listed(options.avoid), *allowed, deadline, options.launcher)
+
+
+def _listed(hosts: str) -> tuple[str, ...]:
+    return tuple(host for host in hosts.split(",") if host)
 
 
 def _conclude(job: str, verdict: tries.Verdict) -> int:
@@ -297,14 +307,19 @@ def _prove(options: argparse.Namespace) -> int:
 def _verdict_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder")
     parser.add_argument("hosts", nargs="+")
+    parser.add_argument("--spares", type=int, default=0, help="hosts that may be bad, because others take their place")
 
 
 def _verdict(options: argparse.Namespace) -> int:
+    """Say how the hosts are; print the bad ones, with commas between, where the others are enough."""
     reports = status.read_reports(Path(options.folder))
     well, lines = status.verdict(reports, options.hosts)
-    print("\n".join(lines))
     bad = dict(status.bad_hosts(reports, options.hosts))
-    if bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all nodes have is not a node's own fault
+    if 0 < len(bad) <= options.spares:
+        well, lines[-1] = True, f"spare nodes take the place of {', '.join(bad)}"
+        print(",".join(bad))
+    print("\n".join(lines), file=sys.stderr)
+    if not well and bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all have is no node's own fault
         fault = Fault("; ".join(lines[:-1]), tuple(bad) if len(bad) < len(options.hosts) else ())
         write_fault(RunDir(Path(os.environ[RUN_VARIABLE])), "check", fault)
     return 0 if well else 1

@@ -17,7 +17,7 @@ _OF_SRUN = re.compile(r"srun: error: (\S+): tasks? (\d+)\S*: (?!Exited|Terminate
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostRank:
     """`rank` is None where the launcher of a node's ranks was killed, and they with it."""
 
     host: str
@@ -29,21 +29,21 @@ class Loss:
         return f"{who} on {self.host} {self.how}"
 
 
-def find(run_dir: RunDir, job: str, launcher: str) -> Loss | None:
+def find(run_dir: RunDir, job: str, launcher: str) -> LostRank | None:
     """The first loss that the words of a job's last step tell; None where nothing was ended by a signal."""
     lines: list[str] = []
     with suppress(OSError):
         lines = run_dir.ended(job).read_text(errors="replace").splitlines()
-    return first_loss(lines, launcher)
+    return first_lost(lines, launcher)
 
 
-def first_loss(lines: Iterable[str], launcher: str) -> Loss | None:
+def first_lost(lines: Iterable[str], launcher: str) -> LostRank | None:
     """A task of srun is a rank where `launcher` is srun, and else the agent of a node."""
     lines = list(lines)
     for line in lines:
         if found := _OF_AGENT.match(line):
-            return Loss(found[2], int(found[1]), found[3])
+            return LostRank(found[2], int(found[1]), found[3])
     for line in lines:
         if found := _OF_SRUN.match(line):
-            return Loss(found[1], int(found[2]) if launcher == "srun" else None, f"was lost: {found[3]}")
+            return LostRank(found[1], int(found[2]) if launcher == "srun" else None, f"was lost: {found[3]}")
     return None

@@ -27,7 +27,7 @@ from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE, NodeE
 from gpt1_ds.common.files import discard, explain, write_atomic, write_json
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir, read_jsonl
 from gpt1_ds.slurm import losses
-from gpt1_ds.slurm.losses import Loss
+from gpt1_ds.slurm.losses import LostRank
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,20 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class NodesLeft:
+    """What became of a job's nodes: those of its ranks that are `lost`, and how many are left beyond those that ranks
+    need; negative where they are too few.
+    """
+
+    lost: tuple[str, ...] = ()
+    spares: int = 0
+
+
+@dataclass(frozen=True)
 class Verdict:
     """How a job ended: its exit code, whether another job should continue, and why; or, with `here`, that this one
-    starts its ranks again. After a fault of the world the next one begins `pause` seconds later, is the one after
-    `faults` in a row, and stays off the nodes of `avoid`.
+    starts its ranks again, but not on the nodes of `avoid`. After a fault of the world the next one begins `pause`
+    seconds later, is the one after `faults` in a row, and stays off the nodes of `avoid`.
     """
 
     code: int
@@ -129,7 +139,7 @@ class Verdict:
     def __str__(self) -> str:
         """For launch/life.sh and next.sh."""
         if self.here:
-            return "here"
+            return f"here {','.join(self.avoid)}".rstrip()
         if not self.go_on:
             return "stop"
         return f"again {self.faults} {self.pause} {','.join(self.avoid)}" if self.faults else "continue"
@@ -144,16 +154,22 @@ def begin(run_dir: RunDir, job: str, restart: str) -> None:
     write_json(run_dir.slurm / f"try-{job}-{restart or 0}.json", {**note, "time": round(time.time())})
 
 
-def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> Verdict:
+def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain, nodes: NodesLeft = NodesLeft()) -> Verdict:
     """Judge the try that `begin` noted, whose ranks ended with `status`."""
     path = run_dir.slurm / f"try-{job}-{restart or 0}.json"
     note = read_note(path)
     began = note.get("step", 0)
     outcome = read_note(run_dir.outcome(job))
     step = newest_step(run_dir)
-    fault = None if outcome else find(run_dir, job)
+    fault = None if outcome else _with_lost(find(run_dir, job), nodes.lost)
     made = len(list(run_dir.slurm.glob("try-*.json")))
     if fault is not None:
+        others = set(fault.hosts) - set(nodes.lost)
+        if fault.hosts and len(others) <= nodes.spares and _may_restart(note, chain):
+            where = LostRank(", ".join(fault.hosts), None, "")
+            if _restarts(run_dir, path, note, fault.reason, where):
+                reason = f"{fault.reason}; the ranks begin again at step {step} on the nodes that are left"
+                return Verdict(EXIT_CONTINUE, True, reason, avoid=fault.hosts, here=True)
         return after_fault(fault, chain if step <= began else replace(chain, faults=0, avoid=()), made)
     code = outcome.get("code", status or EXIT_FAILURE)
     if code == 0:
@@ -183,12 +199,21 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
     return Verdict(code, True, f"{reason} after step {step}")
 
 
+def _with_lost(fault: Fault | None, lost: tuple[str, ...]) -> Fault | None:
+    """The fault that ended a job, with the nodes that it has lost."""
+    if not lost:
+        return fault
+    if fault is None:
+        return Fault(f"{', '.join(lost)}: no step starts there any more, or the site wants to repair it", lost)
+    return replace(fault, hosts=tuple(dict.fromkeys([*lost, *fault.hosts])))
+
+
 def _may_restart(note: dict[str, Any], chain: Chain) -> bool:
     """Whether the job may still start its ranks again itself."""
     return note.get("restarts", 0) < chain.restarts and time.time() + SHORTEST < chain.deadline
 
 
-def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, loss: Loss | None) -> bool:
+def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, loss: LostRank | None) -> bool:
     """Whether it is noted that the job starts its ranks again itself: what it has gained so far counts, and the next
     end is judged by what is saved from here on.
     """
@@ -202,7 +227,7 @@ def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, lo
     forget(run_dir, str(note.get("job", "")))
     about = {"job": note.get("job"), "restarts": made + 1, "reason": reason}
     if loss is not None:
-        about |= {"host": loss.host, "rank": loss.rank}
+        about |= {"host": loss.host} | ({} if loss.rank is None else {"rank": loss.rank})
     run_dir.add_event("restarted", step=told["step"], **about, ended=round(time.time(), 2))
     return True
 

@@ -73,6 +73,40 @@ def test_a_job_is_tried_again_without_the_bad_hosts(
     assert fault.reason == "c: did not answer; b: disk: full"
 
 
+@pytest.mark.parametrize(("spares", "code", "out"), [("1", 0, "b\n"), ("0", 1, "")])
+def test_a_job_with_spare_nodes_begins_without_a_bad_host(
+    spares: str, code: int, out: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for rank, host in enumerate("abc"):
+        write_json(tmp_path / f"health-{rank}.json", report(host, rank, *["disk: full"] * (host == "b")))
+    assert main(["slurm", "verdict", "--spares", spares, str(tmp_path), *"abc"]) == code
+    said = capfd.readouterr()
+    assert said.out == out
+    assert said.err.startswith("b: disk: full\n")
+
+
+def test_ranks_go_on_on_the_nodes_that_are_left(tmp_path: Path) -> None:
+    """`b` starts no step, the site drains `d`, which waits; so `c` takes the place of `b`, and `e` is left."""
+    stubs = {
+        "scontrol": "printf '%s\\n' a b c d e\n",
+        "srun": 'case "$*" in *--nodelist=b*) exit 1;; esac\n',
+        "sinfo": "echo d\n",
+    }
+    for name, text in stubs.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}")
+        (tmp_path / name).chmod(0o755)
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "[a-e]", "SLURM_NNODES": "5", "SLURMD_NODENAME": "a"}
+    say = 'spare_nodes=2; settle; echo "${where[@]}"; gone; settle; echo "${where[@]}"; echo "${losses[@]}"'
+    command = ["bash", "-c", f". {shipped('launch') / 'env.sh'}; {say}"]
+    environment = {**os.environ, **variables, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "--overlap --nodes=3 --ntasks=3 --nodelist=a,b,c",
+        "--overlap --nodes=3 --ntasks=3 --nodelist=a,c,e",
+        "--lost b --spares 0",
+    ], done.stderr
+
+
 def proof(*records: Record) -> Report:
     return Report("node1", "2026-11-22", 16, {"node1": 8, "node2": 8}, {"torch": "2.13.0"}, list(records))
 
@@ -141,7 +175,7 @@ def test_slurm_check_leaves_the_proof_here(
 )
 def test_the_script_of_the_check(gpus: str, bad: str, code: int, steps: list[str], tmp_path: Path) -> None:
     """The self-proof follows a good health check, on nodes with GPUs alone."""
-    for name in ("check.sh", "env.sh", "life.sh", "next.sh"):
+    for name in ("check.sh", "env.sh", "nodes.sh", "life.sh", "next.sh"):
         (tmp_path / name).write_text((shipped("launch") / name).read_text())
     programs = tmp_path / "bin"
     programs.mkdir()

@@ -99,6 +99,29 @@ def test_a_restart_names_the_rank_that_was_lost(
     assert not run_dir.ended("7").exists(), "of this start alone"
 
 
+@pytest.mark.parametrize(
+    ("lost", "blamed", "spares", "said"),
+    [
+        (("node2",), (), 0, "here node2"),  # one was left, and takes its place
+        (("node2",), (), -1, "again 1 60 node2"),
+        ((), ("node2",), 1, "here node2"),
+        ((), ("node2",), 0, "again 1 60 node2"),
+        (("node2",), ("node3",), 1, "here node2,node3"),
+        (("node2",), ("node3",), 0, "again 1 60 node2,node3"),
+        ((), (), 1, "stop"),  # nothing was saved, and no node is to blame
+    ],
+)
+def test_spare_nodes_take_the_place_of_those_that_are_lost_or_blamed(
+    run_dir: RunDir, lost: tuple[str, ...], blamed: tuple[str, ...], spares: int, said: str
+) -> None:
+    if blamed:
+        write_json(run_dir.fault("7", "0"), {"reason": "broken", "hosts": blamed})
+    verdict = tries.end(run_dir, "7", "0", 1, Chain(restarts=2), tries.NodesLeft(lost, spares))
+    assert str(verdict) == said
+    hosts = [event["host"] for event in read_jsonl(run_dir.events)]
+    assert hosts == ([", ".join(verdict.avoid)] if verdict.here else [])
+
+
 @pytest.mark.parametrize(("trained", "said"), [([2, 2, 3], "stop"), ([2, 30, 3], "here")])
 def test_a_job_that_restarts_again_and_again_and_gains_less_than_it_costs_stops(
     run_dir: RunDir, trained: list[int], said: str, monkeypatch: pytest.MonkeyPatch
