@@ -47,6 +47,6 @@ def test_a_spare_takes_the_place_of_a_lost_node(three_nodes: Cluster, tmp_path: 
     assert (cluster.state(job)["JobState"], tries(run_dir)) == ("COMPLETED", 1), cluster.said()
     (event,) = runs.events(run_dir, "restarted")
     assert (event["host"], event["job"]) == ("node2", job)
-    assert f"job {job} on node1,node3: ranks meet" in cluster.said()
+    assert f"job {job} on node1,node3: ranks meet" in (run_dir.slurm / f"{job}.out").read_text()
     (note,) = run_dir.slurm.glob("try-*.json")
     assert json.loads(note.read_text())["restarts"] == 1
