@@ -1,7 +1,7 @@
 # Sourced by env.sh: the nodes of a job: a health check, data on their disks, and, where it has more of them than its ranks
 # need (slurm.spare_nodes), those that ranks are on.
 # shellcheck shell=bash disable=SC2034,SC2154
-out='' chosen='' staged='' losses=() # nodes that ranks do not start on any more, those that they are on; what `gone` found
+out='' chosen='' staged='' watch='' losses=() # nodes that ranks do not start on any more, those that they are on; what `gone` found
 where=() here=() # options of srun: for the nodes that ranks are on, and for the one that this script runs on
 # a step whose node died does not end for SLURM, so that those after it share what it holds
 [ "$spare_nodes" = 0 ] || here=(--overlap "--nodelist=${SLURMD_NODENAME:-}")
@@ -18,6 +18,9 @@ settle() { # ranks start on the first nodes that are left
   mapfile -t nodes < <(nodes_left)
   chosen=$(IFS=,; echo "${nodes[*]:0:count}")
   where=(--overlap "--nodes=$count" "--ntasks=$((count * ${SLURM_NTASKS_PER_NODE:-1}))" "--nodelist=$chosen")
+  [ -z "$watch" ] || ! kill -0 "$watch" 2>/dev/null || return 0
+  srun --overlap --nodes=1 --ntasks=1 "--nodelist=${nodes[-1]}" bash "${BASH_SOURCE[0]%/*}/watch.sh" "$task" "$SLURMD_NODENAME" &>/dev/null &
+  watch=$!
 }
 
 gone() { # after ranks that failed, what `slurm end` is told: those of their nodes that are gone, and how many spares are left

@@ -140,6 +140,7 @@ SCRIPTS = shipped("launch")
 TRAINING = ("pretrain", "finetune")  # commands whose jobs are of a run, and continue one another
 JOBS = "jobs"  # the folder, below run.dir, of all other jobs
 COMMAND_SCRIPT = "command.sbatch"
+PARTS = ("env.sh", "nodes.sh", "watch.sh", "life.sh", "next.sh")  # of every script
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def next_place(slurm: Path) -> Path:
 def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:
     """Name -> text of a launch script and of what it reads."""
     return {
-        **{name: (SCRIPTS / name).read_text() for name in (script, "env.sh", "nodes.sh", "life.sh", "next.sh")},
+        **{name: (SCRIPTS / name).read_text() for name in (script, *PARTS)},
         "job.sh": "\n".join(job_settings(config, options)) + "\n",
     }
 

@@ -107,6 +107,37 @@ def test_ranks_go_on_on_the_nodes_that_are_left(tmp_path: Path) -> None:
     ], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("state", "nodes", "said"),
+    [
+        ("RUNNING Requeue=1", "a b c", "looked looked"),
+        ("RUNNING Requeue=1", "b c", "looked requeue 7_1 looked requeue 7_1"),
+        ("RUNNING Requeue=0", "b c", "looked cancel 7_1 looked cancel 7_1"),
+        ("PENDING Requeue=1", "b c", "looked looked"),
+    ],
+)
+def test_a_job_whose_first_node_died_is_started_again(state: str, nodes: str, said: str, tmp_path: Path) -> None:
+    """The stand-in for `sleep` ends the watch the third time."""
+    log = tmp_path / "log"
+    stubs = {
+        "scontrol": f"""case "$*" in
+  requeue*) echo "$@" >>{log} ;;
+  *hostnames*) printf '%s\\n' {nodes} ;;
+  *) echo looked >>{log}; echo 'JobId=7 JobState={state} Reason=None ReqNodeList=(null) NodeList=[a-c] NumNodes=3' ;;
+esac
+""",
+        "scancel": f'echo cancel "$@" >>{log}\n',
+        "sleep": f"[ ! -e {log} ] || [ $(grep -c looked {log}) -lt 2 ]\n",
+    }
+    for name, text in stubs.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", str(shipped("launch") / "watch.sh"), "7_1", "a"]
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert " ".join(log.read_text().split()) == said
+
+
 def proof(*records: Record) -> Report:
     return Report("node1", "2026-11-22", 16, {"node1": 8, "node2": 8}, {"torch": "2.13.0"}, list(records))
 
