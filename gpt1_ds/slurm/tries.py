@@ -169,7 +169,7 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain, node
             where = LostRank(", ".join(fault.hosts), None, "")
             if _restarts(run_dir, path, note, fault.reason, where):
                 reason = f"{fault.reason}; the ranks begin again at step {step} on the nodes that are left"
-                return Verdict(EXIT_CONTINUE, True, reason, avoid=fault.hosts, here=True)
+                return Verdict(EXIT_FAILURE, True, reason, avoid=fault.hosts, here=True)
         return after_fault(fault, chain if step <= began else replace(chain, faults=0, avoid=()), made)
     code = outcome.get("code", status or EXIT_FAILURE)
     if code == 0:
