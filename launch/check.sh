@@ -7,6 +7,6 @@
 check "$1"
 [ "${SLURM_GPUS_ON_NODE:-0}" != 0 ] || exit 0
 timeout 480 srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} --kill-on-bad-exit=1 "${step_options[@]}" \
-  "${program[@]}" slurm node --ranks "$ranks_per_node" slurm prove "$@" >&2 && exit || code=$?
+  "${program[@]}" "${node[@]}" slurm prove "$@" >&2 && exit || code=$?
 echo "the self-proof ended with $code (124: it hung); slurm.environment={NCCL_DEBUG: INFO} makes NCCL say more" >&2
 exit "$code"

@@ -5,9 +5,9 @@ set -euo pipefail
 
 prefix=() step_options=() options=()
 python=(python)
-ranks_per_node=${SLURM_GPUS_ON_NODE:-1}
+ranks_per_node=${SLURM_GPUS_ON_NODE:-1} launcher=torchrun
 continuation=requeue # of a script that was given to sbatch by hand, because only SLURM knows its options
-max_tries=100 pause=60 poor_tries=3 restarts=20 warning=300 health_check=0 stage_to='' mails=''
+max_tries=100 pause=60 poor_tries=3 restarts=20 warning=300 spare_nodes=0 health_check=0 stage_to='' mails=''
 [ ! -x "${SLURM_SUBMIT_DIR:-.}/.venv/bin/python" ] || python=("${SLURM_SUBMIT_DIR:-.}/.venv/bin/python")
 setup_line() { # STATUS NUMBER, after each line of slurm.setup: training in what is left of an environment helps nobody
   [ "$1" = 0 ] || { echo "slurm.setup: line $2 ended with status $1; mend it, or add || true where that is fine" >&2; exit 2; }
@@ -17,30 +17,26 @@ set +eu # modules and conda read variables that nobody set, and their own comman
 [ ! -e "${BASH_SOURCE[0]%/*}/job.sh" ] || . "${BASH_SOURCE[0]%/*}/job.sh"
 set -eu
 program=("${prefix[@]}" "${python[@]}" -P -m gpt1_ds) # -P: no file of the current folder stands in for a library
+node=(slurm node --ranks "$ranks_per_node" --launcher "$launcher") # what starts ranks on each node
 
 job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array
 task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 
-once() { # WORD...: the program in one process on this job's first node, in the container if there is one
-  if [ ${#step_options[@]} -gt 0 ]; then
-    srun --nodes=1 --ntasks=1 "${step_options[@]}" "${program[@]}" "$@"
-  else
-    "${program[@]}" "$@"
-  fi
-}
-
-every_node() { # WORD...: the program, one task per node (or one per rank); a task that fails ends the others
-  srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" --kill-on-bad-exit=1 --wait=60 \
+every_node() { # WORD...: the program, one task per node that ranks are on (or one per rank); a task that fails ends the others
+  srun "${where[@]}" --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" --kill-on-bad-exit=1 --wait=60 \
     ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "${step_options[@]}" "${program[@]}" "$@"
 }
 
-meet() { # where ranks find each other: only scontrol knows, and containers do not have it
+given_address=${MASTER_ADDR:-} given_port=${MASTER_PORT:-}
+meet() { # [RESTART]: where ranks find each other: only scontrol knows, and containers do not have it. After a restart it
+  # is another port: on the old one ranks may still live, or sockets wait for their end
   local host
-  host=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  host=$(nodes_left)
   host=${host%%$'\n'*}
   getent hosts "$host" >/dev/null || host=$(scontrol show node "$host" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
-  export MASTER_ADDR=${MASTER_ADDR:-$host} MASTER_PORT=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 20000))}
+  export MASTER_ADDR=${given_address:-$host}
+  export MASTER_PORT=${given_port:-$((10000 + (SLURM_JOB_ID + 4999 * ${1:-0}) % 20000))}
 }
 
 limit() { # when ranks hand over by themselves, in seconds since 1970, should the warning not come
@@ -53,6 +49,10 @@ limit() { # when ranks hand over by themselves, in seconds since 1970, should th
   export GPT1_DS_DEADLINE=$((end - warning / 2))
 } 2>/dev/null
 
+# shellcheck source=launch/nodes.sh
+. "${BASH_SOURCE[0]%/*}/nodes.sh"
+# shellcheck source=launch/stage.sh
+. "${BASH_SOURCE[0]%/*}/stage.sh"
 # shellcheck source=launch/life.sh
 . "${BASH_SOURCE[0]%/*}/life.sh"
 # shellcheck source=launch/next.sh

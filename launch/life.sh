@@ -1,25 +1,24 @@
 # Sourced by env.sh: a run's life as jobs. What decides is `python -P -m gpt1_ds slurm begin|end|verdict`; this file only
 # starts processes and passes words on, next.sh starts the next job.
-# shellcheck shell=bash disable=SC1091,SC2154
+# shellcheck shell=bash disable=SC2154
 
-check() { # FOLDER: a minute on every node before hours on all of them; says which hosts are bad
-  rm -f -- "$1"/health-*.json
-  meet
-  timeout 180 srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "${step_options[@]}" "${program[@]}" \
-    slurm node --ranks "$ranks_per_node" slurm health "$1" >&2 || true
-  local hosts
-  mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-  once slurm verdict "$1" "${hosts[@]}" >&2
+once() { # WORD...: the program in one process on this job's first node, in the container if there is one
+  if [ ${#step_options[@]} -gt 0 ]; then
+    srun --nodes=1 --ntasks=1 "${here[@]}" "${step_options[@]}" "${program[@]}" "$@"
+  else
+    "${program[@]}" "$@"
+  fi
 }
 
 train() { # VERB WORD...: from the allocation to the job's exit code
   if [ -z "$job" ]; then
     exec "${program[@]}" "$@" --nproc "${NPROC:-$ranks_per_node}"
   fi
-  local folder verdict code=0 status=0 ended='' chain
+  local folder verdict code=0 status=0 ended='' again=0 what bad chain
   chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-${SLURM_RESTART_COUNT:-0}}"
-    --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries" --restarts "$restarts")
-  folder=$(once slurm begin "${chain[@]}" --world $((SLURM_NNODES * ranks_per_node)) "$@") || {
+    --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries"
+    --restarts "$restarts" --launcher "$launcher")
+  folder=$(once slurm begin "${chain[@]}" --world $(((SLURM_NNODES - spare_nodes) * ranks_per_node)) "$@") || {
     code=$?
     [ $code != 75 ] || follow "$folder" "${@:2}" # which is not the folder then
     forsaken
@@ -28,15 +27,17 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   export GPT1_DS_RUN=$folder # where what is started from here on leaves word of a fault
   trap 'touch -- "$folder/STOP.$job"' USR1                # the limit is near, or somebody asks: save and hand over
   trap 'ended=cancelled; touch -- "$folder/STOP.$job"' TERM # scancel and preemption: save if there is time
-  meet
   limit
-  echo "job $job on $SLURM_JOB_NODELIST: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
-  prepared "$folder" "$@" || status=1
+  [ "$health_check" = 0 ] || check "$folder/slurm" "$spare_nodes" || status=1
   while :; do
-    [ $status != 0 ] || ranks "$@"
-    verdict=$(once slurm end "$folder" "${chain[@]}" --status "$status") && code=0 || code=$?
-    if [ "$verdict" != here ] || [ -n "$ended" ]; then break; fi
-    status=0 # a rank was lost: all of them begin again, from the last checkpoint
+    settle
+    [ $status != 0 ] || staged "$@" || status=1
+    [ $status != 0 ] || ranks "$folder" "$again" "$@"
+    [ $status = 0 ] || gone
+    verdict=$(once slurm end "$folder" "${chain[@]}" "${losses[@]}" --status "$status") && code=0 || code=$?
+    read -r what bad <<<"$verdict"
+    if [ "$what" != here ] || [ -n "$ended" ]; then break; fi
+    out=$out,$bad status=0 again=$((again + 1)) # all ranks begin again, from the last checkpoint
   done
   [ -n "$ended" ] || [ "$verdict" != stop ] || unstaged "$@"
   [ -n "$ended" ] || follow "$verdict" "${@:2}"
@@ -44,16 +45,16 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   exit "$code"
 }
 
-ranks() { # VERB WORD...: on every node; sets `status`, which is a variable of `train`
-  every_node slurm node --ranks "$ranks_per_node" "$@" &
+ranks() { # FOLDER RESTART VERB WORD...: on every node; sets `status`, which is a variable of `train`
+  meet "$2"
+  echo "job $job on ${chosen:-$SLURM_JOB_NODELIST}: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
+  every_node "${node[@]}" "${@:3}" 2> >(keep "$1/slurm/ended-$job.txt") &
   while :; do # a trap ends `wait`, not the ranks
     wait $! && status=0 || status=$?
     kill -0 $! 2>/dev/null || break
   done
 }
 
-prepared() { # FOLDER VERB WORD...: what comes before the ranks
-  [ "$health_check" = 0 ] || check "$1/slurm" || return
-  staged "${@:2}"
+keep() { # FILE: pass on what comes, and keep what launchers say of ranks that ended badly; full disks end nothing
+  sed -un -e 'w /dev/stderr' -e '/^srun: error: .*: tasks\? \|^gpt1-ds: rank [0-9]* on /p' >"$1" || cat >&2 || cat >/dev/null
 }
-. "${BASH_SOURCE[0]%/*}/stage.sh"

@@ -106,7 +106,7 @@ def kills(run_dir: RunDir, wait: Wait, pid: Callable[[int], int], times: int, se
 
 
 def kills_in_a_job(cluster: Cluster, times: int, seed: int, steps: int) -> list[dict[str, Any]]:
-    words = [f"train.steps={steps}", f"slurm.restarts={times}", "slurm.time=8:00:00"]
+    words = [f"train.steps={steps}", f"slurm.restarts={times}", "slurm.poor_tries=0", "slurm.time=8:00:00"]
     run_dir, job = cluster.submit("campaign", *words)
     wait = partial(cluster.wait, pause=0.02)
     found = kills(run_dir, wait, partial(rank_of, run_dir), times, seed)

@@ -63,6 +63,8 @@ def _submit(options: argparse.Namespace) -> int:
         for name, text in planned.files.items():
             print(f"# {planned.place / name}\n{text.rstrip()}\n")
         print(shlex.join(planned.command()))
+        if config.slurm.cost_of_spares:
+            print(f"# {config.slurm.cost_of_spares}")
         return 0
     job = submit.submit(planned, config.run.share)
     if own.parsable:

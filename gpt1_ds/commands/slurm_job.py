@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from gpt1_ds.slurm.submit import JobSubmission
 
 
+LAUNCHERS = ("torchrun", "srun")
+
+
 def _chain_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--restart", default="0", help="times SLURM has requeued it")
@@ -34,6 +37,7 @@ def _chain_options(parser: argparse.ArgumentParser) -> None:
     poor = "jobs in a row that may cost more than they gain"
     parser.add_argument("--poor-tries", type=int, required=True, help=poor)
     parser.add_argument("--restarts", type=int, default=0, help="times that a job may start its ranks again")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="torchrun", help="of slurm.launcher")
 
 
 def _command_line(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +137,9 @@ def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tup
     config = load(files, [*overrides, *told])
     if config.slurm.nodes > 1:
         raise ConfigError(f"slurm.nodes={config.slurm.nodes}: {command} runs on one node; leave it out")
+    if config.slurm.spare_nodes:
+        spares = f"slurm.spare_nodes={config.slurm.spare_nodes}"
+        raise ConfigError(f"{spares}: {command} has no ranks that begin again; leave it out")
     if hasattr(parse_words(members, words), "nproc") and "--nproc" not in words and config.slurm.ranks > 1:
         words = [*words, "--nproc", str(config.slurm.ranks)]
     return submit.prepare_command(words, config), config
@@ -164,18 +171,26 @@ def _end_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
     _chain_options(parser)
     parser.add_argument("--status", type=int, required=True, help="exit status of the ranks' launcher")
+    parser.add_argument("--lost", default="", help="nodes of the ranks that are gone")
+    parser.add_argument("--spares", type=int, default=0, help="nodes beyond those that ranks need; negative: too few")
 
 
 def _end(options: argparse.Namespace) -> int:
     """Print what follows; exit with what the run said."""
     run_dir = RunDir(Path(options.run))
-    return _conclude(options.job, tries.end(run_dir, options.job, options.restart, options.status, _chain(options)))
+    nodes = tries.NodesLeft(_listed(options.lost), options.spares)
+    verdict = tries.end(run_dir, options.job, options.restart, options.status, _chain(options), nodes)
+    return _conclude(options.job, verdict)
 
 
 def _chain(options: argparse.Namespace) -> tries.Chain:
-    avoid = tuple(host for host in options.avoid.split(",") if host)
     allowed = (options.pause, options.max_tries, options.poor_tries, options.restarts)
-    return tries.Chain(options.faults, avoid, *allowed, float(os.environ.get("GPT1_DS_DEADLINE") or "inf"))
+    deadline = float(os.environ.get("GPT1_DS_DEADLINE") or "inf")
+    return tries.Chain(options.faults, _listed(options.avoid), *allowed, deadline, options.launcher)
+
+
+def _listed(hosts: str) -> tuple[str, ...]:
+    return tuple(host for host in hosts.split(",") if host)
 
 
 def _conclude(job: str, verdict: tries.Verdict) -> int:
@@ -230,28 +245,30 @@ def _staged_sources(words: list[str]) -> list[str]:
 
 def _node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, required=True, help="ranks of this node")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="torchrun", help="of slurm.launcher")
     _command_line(parser)
 
 
 def _node(options: argparse.Namespace) -> int:
-    """Become the ranks of this node: torchrun with its place among the nodes, or the one rank that this task is."""
+    """Start the ranks of this node as torchrun does, or become the one rank that this task is."""
+    from gpt1_ds.launcher import agent
     from gpt1_ds.launcher.network import try_port
 
-    python = [sys.executable, "-P"]  # torchrun's own ranks have PYTHONSAFEPATH from cli.py
     program = ["-m", "gpt1_ds", *options.words]
     cores = len(os.sched_getaffinity(0)) // options.ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))  # torchrun would say 1
     if os.environ.get("SLURM_PROCID") == "0":
         try_port()
-    nodes = os.environ["SLURM_NNODES"]
-    if int(os.environ.get("SLURM_NTASKS", nodes)) > int(nodes):
+    nodes = os.environ["SLURM_NNODES"]  # of this step
+    # scripts that sbatch is given by hand know of tasks only
+    if options.launcher == "srun" or int(os.environ.get("SLURM_NTASKS", nodes)) > int(nodes):
         os.environ.setdefault("LOCAL_WORLD_SIZE", str(options.ranks))
-        os.execv(python[0], [*python, *program])
-    torchrun = ["-m", "torch.distributed.run", f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}"]
+        os.execv(sys.executable, [sys.executable, "-P", *program])  # the agent's ranks have PYTHONSAFEPATH from cli.py
+    torchrun = [f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}"]
     torchrun += [f"--nproc-per-node={options.ranks}", f"--master-addr={os.environ['MASTER_ADDR']}"]
     torchrun += [f"--master-port={os.environ['MASTER_PORT']}", "--shutdown-timeout=120"]
     torchrun += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]  # USR1 would end its agent, not its ranks
-    os.execv(python[0], [*python, *torchrun, *program])
+    return agent.run([*torchrun, *program])
 
 
 def _line_options(parser: argparse.ArgumentParser) -> None:
@@ -310,14 +327,19 @@ def _prove(options: argparse.Namespace) -> int:
 def _verdict_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder")
     parser.add_argument("hosts", nargs="+")
+    parser.add_argument("--spares", type=int, default=0, help="hosts that may be bad, because others take their place")
 
 
 def _verdict(options: argparse.Namespace) -> int:
+    """Say how the hosts are; print the bad ones, with commas between, where the others are enough."""
     reports = status.read_reports(Path(options.folder))
     well, lines = status.verdict(reports, options.hosts)
-    print("\n".join(lines))
     bad = dict(status.bad_hosts(reports, options.hosts))
-    if bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all nodes have is not a node's own fault
+    if 0 < len(bad) <= options.spares:
+        well, lines[-1] = True, f"spare nodes take the place of {', '.join(bad)}"
+        print(",".join(bad))
+    print("\n".join(lines), file=sys.stderr)
+    if not well and bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all have is no node's own fault
         fault = Fault("; ".join(lines[:-1]), tuple(bad) if len(bad) < len(options.hosts) else ())
         write_fault(RunDir(Path(os.environ[RUN_VARIABLE])), "check", fault)
     return 0 if well else 1

@@ -88,6 +88,10 @@ class RunDir:
         """What one process of a job says of a fault of the world that ended it."""
         return self.slurm / f"fault-{job}-{task}.json"
 
+    def ended(self, job: str) -> Path:
+        """What the launchers of a job's ranks said of those that ended badly."""
+        return self.slurm / f"ended-{job}.txt"
+
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
 

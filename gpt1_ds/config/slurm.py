@@ -22,7 +22,8 @@ class SlurmConfig:
     account: str | None = None  # who pays; null: the user's default
     partition: str | None = None  # null: the cluster's default
     qos: str | None = None  # quality of service; null: the default
-    nodes: int = 1  # hosts of the job
+    nodes: int = 1  # hosts that ranks run on
+    spare_nodes: int = 0  # further hosts of the job, which wait: one takes the place of a host that is lost or bad
     gpus_per_node: int | str = 0  # a number, or one of a type: a100:8; 0: ranks on CPUs
     gpus_by: Literal["gpus-per-node", "gres", "gpus-per-task"] = "gpus-per-node"  # sbatch's option that asks for them
     ranks_per_node: int | None = None  # null: one per GPU, or one where there are none
@@ -51,7 +52,7 @@ class SlurmConfig:
     restarts: int = 20  # times that a job starts its ranks again after one died, if a step was saved since; 0: none
     max_tries: int = 100  # jobs of one run, continued ones included
     pause: int = 60  # seconds before another try after a fault of the world; doubles with each in a row, up to an hour
-    poor_tries: int = 3  # jobs in a row that cost more time than they gain, after which there is no next one; 0: any
+    poor_tries: int = 3  # jobs, or restarts, in a row that cost more time than they gain, then no next one; 0: any
 
     @property
     def gpus(self) -> int:
@@ -63,6 +64,22 @@ class SlurmConfig:
     def ranks(self) -> int:
         """Ranks on each node."""
         return self.ranks_per_node or max(1, self.gpus)
+
+    @property
+    def all_nodes(self) -> int:
+        """Hosts of the job."""
+        return self.nodes + self.spare_nodes
+
+    @property
+    def cost_of_spares(self) -> str:
+        """Returns in a sentence what spare nodes cost; nothing where there are none."""
+        if self.spare_nodes <= 0:
+            return ""
+        more = f"{100 * self.spare_nodes / self.nodes:.3g} %"
+        return (
+            f"slurm.spare_nodes={self.spare_nodes}: the job holds {self.all_nodes} nodes and trains on {self.nodes}, "
+            f"which costs {more} more node hours; a spare waits until a node is lost"
+        )
 
     @property
     def seconds(self) -> int:
@@ -85,9 +102,14 @@ class SlurmConfig:
                 f"slurm.cpus_per_task={self.cpus_per_task} is less than {CORES_PER_RANK} cores for each rank with a "
                 "GPU; ask for more, or leave it out for slurm.cpus_per_gpu"
             )
-        for key in ("poor_tries", "restarts"):
+        for key in ("poor_tries", "restarts", "spare_nodes"):
             if getattr(self, key) < 0:
                 yield f"slurm.{key}={getattr(self, key)}: 0 or more"
+        if self.spare_nodes > 0 and self.restarts == 0:
+            yield (
+                f"slurm.spare_nodes={self.spare_nodes} is for jobs that start their ranks again; set slurm.restarts "
+                "to 1 or more, or leave it out"
+            )
         if not _GPUS.fullmatch(str(self.gpus_per_node)):
             yield f"slurm.gpus_per_node={self.gpus_per_node}: write how many, or their type too, like a100:8"
         if self.gpus_by == "gpus-per-task" and self.launcher == "srun":

@@ -83,6 +83,8 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
         raise LaunchError("WORLD_SIZE is above 1 but MASTER_ADDR and MASTER_PORT are not set; use torchrun or --nproc")
     from gpt1_ds.launcher import libraries
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _be_killed_with_parent()  # torchrun's agent: without it nobody would end this rank
     libraries.load()
     rank = int(os.environ.get("RANK", "0"))
     try:
@@ -213,10 +215,14 @@ def _die_with_parent() -> None:
     if lifeline is not None:
         os.close(lifeline)
         multiprocessing.forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    _be_killed_with_parent()
     if os.getppid() == 1:
         os._exit(EXIT_FAILURE)
+
+
+def _be_killed_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # Linux has it
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _collect(processes: list[Any], pipes: list[Connection], kills: int) -> list[Any]:

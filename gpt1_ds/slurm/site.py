@@ -122,7 +122,10 @@ def _partition(slurm: SlurmConfig, nodes: Sequence[Nodes]) -> Iterator[Finding]:
         yield Finding(True, f"{asked}: {'; '.join(map(str, fitting))}")
     many = max((sum(one.number for one in fitting if one.partition == name) for name in names), default=0)
     if fitting:
-        yield Finding(many >= slurm.nodes, f"slurm.nodes={slurm.nodes}: {many} such nodes are in one partition")
+        asked = f"slurm.nodes={slurm.nodes}" + f" and slurm.spare_nodes={slurm.spare_nodes}" * bool(slurm.spare_nodes)
+        yield Finding(many >= slurm.all_nodes, f"{asked}: {many} such nodes are in one partition")
+    if slurm.cost_of_spares:
+        yield Finding(None, slurm.cost_of_spares)
     limits = [one.limit for one in fitting or found]
     longest = None if None in limits else max(one for one in limits if one is not None)
     fits = longest is None or slurm.seconds <= longest

@@ -34,7 +34,7 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
     values = {
         "job-name": config.run.name,
         "output": f"{run_dir.slurm.resolve()}/%j.out",
-        "nodes": slurm.nodes,
+        "nodes": slurm.all_nodes,
         "ntasks-per-node": tasks,
         "cpus-per-task": slurm.cpus_per_task,
         **_gpus(slurm, tasks),
@@ -52,6 +52,8 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
     words = [f"--{name}={value}" for name, value in values.items() if value is not None]
     if slurm.exclusive:
         words.append("--exclusive")
+    if slurm.spare_nodes:
+        words.append("--no-kill")  # SLURM leaves the job alone when it loses a node
     requeue = "--requeue" if slurm.requeue else "--no-requeue"
     # singleton: jobs of one run come one after another
     return [*words, "--dependency=singleton", "--open-mode=append", requeue, "--export=ALL", *slurm.options]
@@ -88,8 +90,9 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     yield f"continuation={slurm.continuation}"
     yield f"stage_to={shlex.quote(slurm.stage_to or '')}"
     yield f"ranks_per_node={slurm.ranks}"
+    yield f"launcher={slurm.launcher}"
     yield f"mails={MAILS if slurm.mail else ''}"
-    for name in ("max_tries", "pause", "poor_tries", "restarts", "warning"):
+    for name in ("max_tries", "pause", "poor_tries", "restarts", "warning", "spare_nodes"):
         yield f"{name}={getattr(slurm, name)}"
     yield f"health_check={int(slurm.health_check)}"
     for name, value in slurm.environment.items():
@@ -137,6 +140,7 @@ SCRIPTS = shipped("launch")
 TRAINING = ("pretrain", "finetune")  # commands whose jobs are of a run, and continue one another
 JOBS = "jobs"  # the folder, below run.dir, of all other jobs
 COMMAND_SCRIPT = "command.sbatch"
+PARTS = ("env.sh", "nodes.sh", "stage.sh", "watch.sh", "life.sh", "next.sh")  # of every script
 
 
 @dataclass(frozen=True)
@@ -230,7 +234,7 @@ def next_place(slurm: Path) -> Path:
 def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:
     """Name -> text of a launch script and of what it reads."""
     return {
-        **{name: (SCRIPTS / name).read_text() for name in (script, "env.sh", "life.sh", "stage.sh", "next.sh")},
+        **{name: (SCRIPTS / name).read_text() for name in (script, *PARTS)},
         "job.sh": "\n".join(job_settings(config, options)) + "\n",
     }
 

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,6 +26,8 @@ from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE, NodeError, TrainingError, UserError
 from gpt1_ds.common.files import discard, explain, write_atomic, write_json
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir, read_jsonl
+from gpt1_ds.slurm import losses
+from gpt1_ds.slurm.losses import LostRank
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def write_fault(run_dir: RunDir, task: str, fault: Fault) -> None:
 
 def forget(run_dir: RunDir, job: str) -> None:
     """Remove what an earlier try of this job said."""
+    run_dir.ended(job).unlink(missing_ok=True)
     for path in run_dir.slurm.glob(run_dir.fault(job, "*").name):
         path.unlink(missing_ok=True)
 
@@ -105,13 +108,24 @@ class Chain:
     poor_tries: int = 3  # jobs in a row that may cost more than they gain; 0: any
     restarts: int = 0  # times that one job may start its ranks again itself
     deadline: float = math.inf  # seconds since 1970 at which its ranks would hand over
+    launcher: str = "torchrun"  # of its ranks
+
+
+@dataclass(frozen=True)
+class NodesLeft:
+    """What became of a job's nodes: those of its ranks that are `lost`, and how many are left beyond those that ranks
+    need; negative where they are too few.
+    """
+
+    lost: tuple[str, ...] = ()
+    spares: int = 0
 
 
 @dataclass(frozen=True)
 class Verdict:
     """How a job ended: its exit code, whether another job should continue, and why; or, with `here`, that this one
-    starts its ranks again. After a fault of the world the next one begins `pause` seconds later, is the one after
-    `faults` in a row, and stays off the nodes of `avoid`.
+    starts its ranks again, but not on the nodes of `avoid`. After a fault of the world the next one begins `pause`
+    seconds later, is the one after `faults` in a row, and stays off the nodes of `avoid`.
     """
 
     code: int
@@ -125,7 +139,7 @@ class Verdict:
     def __str__(self) -> str:
         """For launch/life.sh and next.sh."""
         if self.here:
-            return "here"
+            return f"here {','.join(self.avoid)}".rstrip()
         if not self.go_on:
             return "stop"
         return f"again {self.faults} {self.pause} {','.join(self.avoid)}" if self.faults else "continue"
@@ -140,23 +154,31 @@ def begin(run_dir: RunDir, job: str, restart: str) -> None:
     write_json(run_dir.slurm / f"try-{job}-{restart or 0}.json", {**note, "time": round(time.time())})
 
 
-def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> Verdict:
+def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain, nodes: NodesLeft = NodesLeft()) -> Verdict:
     """Judge the try that `begin` noted, whose ranks ended with `status`."""
     path = run_dir.slurm / f"try-{job}-{restart or 0}.json"
     note = read_note(path)
     began = note.get("step", 0)
     outcome = read_note(run_dir.outcome(job))
     step = newest_step(run_dir)
-    fault = None if outcome else find(run_dir, job)
+    fault = None if outcome else _with_lost(find(run_dir, job), nodes.lost)
     made = len(list(run_dir.slurm.glob("try-*.json")))
     if fault is not None:
+        others = set(fault.hosts) - set(nodes.lost)
+        if fault.hosts and len(others) <= nodes.spares and _may_restart(note, chain):
+            where = LostRank(", ".join(fault.hosts), None, "")
+            if _restarts(run_dir, path, note, fault.reason, where):
+                reason = f"{fault.reason}; the ranks begin again at step {step} on the nodes that are left"
+                return Verdict(EXIT_FAILURE, True, reason, avoid=fault.hosts, here=True)
         return after_fault(fault, chain if step <= began else replace(chain, faults=0, avoid=()), made)
     code = outcome.get("code", status or EXIT_FAILURE)
     if code == 0:
         return Verdict(0, False, str(outcome["reason"]))
     if code == EXIT_USAGE:
         return Verdict(code, False, "configuration or data is wrong; another try would say the same")
-    reason = str(outcome.get("reason", f"the ranks ended with {status} and left no word; see logs/"))
+    loss = losses.find(run_dir, job, chain.launcher)
+    reason = str(loss or f"the ranks ended with {status} and left no word; see logs/")
+    reason = str(outcome.get("reason", reason))
     if outcome and code == EXIT_FAILURE:  # training itself gave up, and the next try would repeat it bit for bit
         return Verdict(code, False, f"{reason}; another try would come to the same")
     if code not in (EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE):
@@ -165,30 +187,47 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
         return Verdict(code, False, f"{reason}; no step was saved since it began at {began}, so it is not tried again")
     if made >= chain.max_tries:
         return Verdict(code, False, f"{reason}; {made} jobs were tried, as many as slurm.max_tries allows")
-    if not outcome and _restarts(run_dir, path, note, chain, reason):
-        return Verdict(code, True, f"{reason}; they begin again at step {step}, in this job", here=True)
-    loss = _loss(run_dir, path, note, chain.poor_tries)
-    if loss:
-        return Verdict(code, False, f"{reason}; {loss}")
+    if not outcome and _may_restart(note, chain):
+        note, cost = _counted_start(run_dir, note, chain.poor_tries)
+        if cost:
+            return Verdict(code, False, f"{reason}; {cost}")
+        if _restarts(run_dir, path, note, reason, loss):
+            return Verdict(code, True, f"{reason}; they begin again at step {step}, in this job", here=True)
+    cost = _cost(run_dir, path, note, chain.poor_tries)
+    if cost:
+        return Verdict(code, False, f"{reason}; {cost}")
     return Verdict(code, True, f"{reason} after step {step}")
 
 
-def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], chain: Chain, reason: str) -> bool:
-    """Whether the job starts its ranks again itself, which is noted: what it has gained so far counts, and the next
+def _with_lost(fault: Fault | None, lost: tuple[str, ...]) -> Fault | None:
+    """The fault that ended a job, with the nodes that it has lost."""
+    if not lost:
+        return fault
+    if fault is None:
+        return Fault(f"{', '.join(lost)}: no step starts there any more, or the site wants to repair it", lost)
+    return replace(fault, hosts=tuple(dict.fromkeys([*lost, *fault.hosts])))
+
+
+def _may_restart(note: dict[str, Any], chain: Chain) -> bool:
+    """Whether the job may still start its ranks again itself."""
+    return note.get("restarts", 0) < chain.restarts and time.time() + SHORTEST < chain.deadline
+
+
+def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, loss: LostRank | None) -> bool:
+    """Whether it is noted that the job starts its ranks again itself: what it has gained so far counts, and the next
     end is judged by what is saved from here on.
     """
     made, since = note.get("restarts", 0), note.get("since", note.get("time", 0))
-    if made >= chain.restarts or time.time() + SHORTEST >= chain.deadline:
-        return False
-    now = round(time.time())
     gained = note.get("gained", 0) + (_trained(run_dir, since) or 0)
-    told = {"restarts": made + 1, "since": now, "gained": gained, "step": newest_step(run_dir)}
+    told = {"restarts": made + 1, "since": round(time.time()), "gained": gained, "step": newest_step(run_dir)}
     try:
         write_json(path, {**note, **told})
     except OSError:  # its disk is in trouble: another job may be elsewhere
         return False
     forget(run_dir, str(note.get("job", "")))
     about = {"job": note.get("job"), "restarts": made + 1, "reason": reason}
+    if loss is not None:
+        about |= {"host": loss.host} | ({} if loss.rank is None else {"rank": loss.rank})
     run_dir.add_event("restarted", step=told["step"], **about, ended=round(time.time(), 2))
     return True
 
@@ -206,7 +245,7 @@ def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
     return Verdict(EXIT_CONTINUE, True, reason, in_a_row, pause, avoid)
 
 
-def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
+def _cost(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
     """Why a chain of jobs is not worth continuing, or nothing. A job gains the time from its start of training to its
     last save; the last `allowed` that are known must each have gained less than the rest of their time."""
     last = _trained(run_dir, note.get("since", note.get("time", 0)))
@@ -217,13 +256,33 @@ def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> st
     with suppress(OSError):
         write_json(path, note)
     notes = [note, *(read_note(other) for other in run_dir.slurm.glob("try-*.json") if other != path)]
-    known = sorted((note for note in notes if "trained" in note), key=lambda note: note["time"])[-allowed:]
-    if not 0 < allowed <= len(known) or any(2 * note["trained"] >= note["seconds"] for note in known):
+    known = sorted((note for note in notes if "trained" in note), key=lambda note: note["time"])
+    way_out = "give slurm.time more, or slurm.warning less"
+    return _poor("jobs", [(note["trained"], note["seconds"]) for note in known], allowed, way_out)
+
+
+def _counted_start(run_dir: RunDir, note: dict[str, Any], allowed: int) -> tuple[dict[str, Any], str]:
+    """(the note of a job with what this start of its ranks gained and cost, why the next would not be worth it)"""
+    since = note.get("since", note.get("time", 0))
+    trained = _trained(run_dir, since)
+    if trained is None:
+        return note, ""
+    starts = [*note.get("starts", ()), [trained, round(time.time()) - since]]
+    way_out = "find out what ends the ranks, or make checkpoint.every smaller"
+    return {**note, "starts": starts}, _poor("starts of this job's ranks", starts, allowed, way_out)
+
+
+def _poor(what: str, pairs: Sequence[Sequence[int]], allowed: int, way_out: str) -> str:
+    """Returns why another of these is not worth it, or nothing. `pairs` are (seconds trained, seconds in all) of each;
+    the last `allowed` must each have trained for less than half of their time.
+    """
+    last = pairs[-allowed:]
+    if not 0 < allowed <= len(last) or any(2 * trained >= seconds for trained, seconds in last):
         return ""
     return (
-        f"the last {allowed} jobs trained for {_listed(note['trained'] for note in known)} s of "
-        f"{_listed(note['seconds'] for note in known)} s: they cost more than they gain; give slurm.time more, or "
-        "slurm.warning less, or let it be with slurm.poor_tries=0"
+        f"the last {allowed} {what} trained for {_listed(trained for trained, _ in last)} s of "
+        f"{_listed(seconds for _, seconds in last)} s: they cost more than they gain; {way_out}, or let it "
+        "be with slurm.poor_tries=0"
     )
 
 

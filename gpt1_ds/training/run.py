@@ -26,6 +26,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.model import products
 from gpt1_ds.model.build import compiles
+from gpt1_ds.monitoring import stragglers
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, restarts, resume, trackers
@@ -131,7 +132,8 @@ def _build(
     """The trainer with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
     config = workload.config
     engine = build_engine(config, groups, initialise=False, objective=workload.objective)
-    engine.progress = watchdog.beat
+    beat = stragglers.watched(run_dir, groups, watchdog.beat)
+    engine.progress = beat
     log.LOGGER.debug("%s, on %s with %d threads", groups, engine.device, torch.get_num_threads())
     sinks = trackers.begin(workload, run_dir, groups) if groups.rank == 0 else []
     saver = Saver(workload, run_dir, engine, mirror)
@@ -174,7 +176,7 @@ def _build(
         ),
         requests=requests,
         run_dir=run_dir,
-        beat=watchdog.beat,
+        beat=beat,
     )
     trainer.rewind()
     return trainer

@@ -17,22 +17,22 @@ from tools.cluster import NODES, ROOT, STEPS, Cluster
 SANDBOX = str(ROOT / "tools" / "slurm_sandbox.sh")
 
 
-@pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@contextlib.contextmanager
+def sandbox_of(nodes: int, folder: Path) -> Iterator[Path]:
     if shutil.which("slurmctld") is None:
         assert "CI" not in os.environ, "CI has SLURM: apt-get install slurm-wlm munge"
         pytest.skip("needs slurm-wlm and munge")
-    folder = tmp_path_factory.mktemp("slurm") / "s"
     # jobs take longest, so they get the CPU first (only root may raise a priority; `nice` then only warns)
     command = ["nice", "-n", "-10", "bash", SANDBOX, "up", str(folder)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    environment = {**os.environ, "SANDBOX_NODES": str(nodes)}
+    subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)
     yield folder
     subprocess.run(["bash", SANDBOX, "down", str(folder)], check=True, timeout=60)
 
 
-@pytest.fixture
-def cluster(sandbox: Path, tmp_path: Path, tiny_data: Path) -> Iterator[Cluster]:
-    found = Cluster(sandbox, tmp_path, tiny_data)
+@contextlib.contextmanager
+def cluster_of(found: Cluster) -> Iterator[Cluster]:
+    """Its jobs are over at the end."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     with contextlib.suppress(PermissionError):  # who looks after jobs has to see them before they end
         os.setpriority(os.PRIO_PROCESS, 0, -15)
@@ -42,6 +42,18 @@ def cluster(sandbox: Path, tmp_path: Path, tiny_data: Path) -> Iterator[Cluster]
     for job in found.call("squeue", "--noheader", "--format=%i").split():
         found.call("scancel", job, check=False)
     found.wait(lambda: not found.call("squeue", "--noheader"), seconds=60)
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with sandbox_of(2, tmp_path_factory.mktemp("slurm") / "s") as folder:
+        yield folder
+
+
+@pytest.fixture
+def cluster(sandbox: Path, tmp_path: Path, tiny_data: Path) -> Iterator[Cluster]:
+    with cluster_of(Cluster(sandbox, tmp_path, tiny_data)) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

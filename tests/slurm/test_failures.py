@@ -52,7 +52,8 @@ def test_killed_ranks_begin_again_in_their_job(cluster: Cluster, tmp_path: Path)
         os.kill(rank_of(run_dir, rank), signal.SIGKILL)
     assert_done(cluster, run_dir, runs.losses(RunDir(tmp_path / "alone")))
     assert runs.weights(run_dir) == runs.weights(RunDir(tmp_path / "alone"))
-    assert [event["restarts"] for event in runs.events(run_dir, "restarted")] == [1, 2]
+    told = runs.events(run_dir, "restarted")
+    assert [(event["restarts"], event["rank"], event["host"]) for event in told] == [(1, 1, "node2"), (2, 0, "node1")]
     again = runs.events(run_dir, "trained again")
     assert [0 < event["seconds"] < 60 for event in again] == [True, True], "of the first job alone"
     assert tries(run_dir) == 2

@@ -82,6 +82,7 @@ def test_each_cell_has_the_ranks_that_it_needs(
     [
         (["evaluate"], "name a checkpoint"),
         (["data", "build", "--inptu", "a"], "did you mean --input?"),
+        (["data", "verify", "d", "slurm.spare_nodes=1"], "slurm.spare_nodes=1: data has no ranks that begin again"),
         (["data", "verify", "d", "slurm.nodes=2"], "slurm.nodes=2: data runs on one node"),
         (["slurm", "check"], "slurm submit slurm: computes nothing"),
         (["pretrain", "--nproc", "2"], "leave --nproc, --sweep out"),

@@ -73,6 +73,71 @@ def test_a_job_is_tried_again_without_the_bad_hosts(
     assert fault.reason == "c: did not answer; b: disk: full"
 
 
+@pytest.mark.parametrize(("spares", "code", "out"), [("1", 0, "b\n"), ("0", 1, "")])
+def test_a_job_with_spare_nodes_begins_without_a_bad_host(
+    spares: str, code: int, out: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for rank, host in enumerate("abc"):
+        write_json(tmp_path / f"health-{rank}.json", report(host, rank, *["disk: full"] * (host == "b")))
+    assert main(["slurm", "verdict", "--spares", spares, str(tmp_path), *"abc"]) == code
+    said = capfd.readouterr()
+    assert said.out == out
+    assert said.err.startswith("b: disk: full\n")
+
+
+def test_ranks_go_on_on_the_nodes_that_are_left(tmp_path: Path) -> None:
+    """`b` starts no step, the site drains `d`, which waits; so `c` takes the place of `b`, and `e` is left."""
+    stubs = {
+        "scontrol": "printf '%s\\n' a b c d e\n",
+        "srun": 'case "$*" in *--nodelist=b*) exit 1;; esac\n',
+        "sinfo": "echo d\n",
+    }
+    for name, text in stubs.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}")
+        (tmp_path / name).chmod(0o755)
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "[a-e]", "SLURM_NNODES": "5", "SLURMD_NODENAME": "a"}
+    say = 'spare_nodes=2; settle; echo "${where[@]}"; gone; settle; echo "${where[@]}"; echo "${losses[@]}"'
+    command = ["bash", "-c", f". {shipped('launch') / 'env.sh'}; {say}"]
+    environment = {**os.environ, **variables, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "--overlap --nodes=3 --ntasks=3 --nodelist=a,b,c",
+        "--overlap --nodes=3 --ntasks=3 --nodelist=a,c,e",
+        "--lost b --spares 0",
+    ], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes", "said"),
+    [
+        ("RUNNING Requeue=1", "a b c", "looked looked"),
+        ("RUNNING Requeue=1", "b c", "looked requeue 7_1 looked requeue 7_1"),
+        ("RUNNING Requeue=0", "b c", "looked cancel 7_1 looked cancel 7_1"),
+        ("PENDING Requeue=1", "b c", "looked looked"),
+    ],
+)
+def test_a_job_whose_first_node_died_is_started_again(state: str, nodes: str, said: str, tmp_path: Path) -> None:
+    """The stand-in for `sleep` ends the watch the third time."""
+    log = tmp_path / "log"
+    stubs = {
+        "scontrol": f"""case "$*" in
+  requeue*) echo "$@" >>{log} ;;
+  *hostnames*) printf '%s\\n' {nodes} ;;
+  *) echo looked >>{log}; echo 'JobId=7 JobState={state} Reason=None ReqNodeList=(null) NodeList=[a-c] NumNodes=3' ;;
+esac
+""",
+        "scancel": f'echo cancel "$@" >>{log}\n',
+        "sleep": f"[ ! -e {log} ] || [ $(grep -c looked {log}) -lt 2 ]\n",
+    }
+    for name, text in stubs.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", str(shipped("launch") / "watch.sh"), "7_1", "a"]
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert " ".join(log.read_text().split()) == said
+
+
 def proof(*records: Record) -> Report:
     return Report("node1", "2026-11-22", 16, {"node1": 8, "node2": 8}, {"torch": "2.13.0"}, list(records))
 
@@ -141,7 +206,7 @@ def test_slurm_check_leaves_the_proof_here(
 )
 def test_the_script_of_the_check(gpus: str, bad: str, code: int, steps: list[str], tmp_path: Path) -> None:
     """The self-proof follows a good health check, on nodes with GPUs alone."""
-    for name in ("check.sh", "env.sh", "life.sh", "stage.sh", "next.sh"):
+    for name in ("check.sh", "env.sh", "nodes.sh", "stage.sh", "life.sh", "next.sh"):
         (tmp_path / name).write_text((shipped("launch") / name).read_text())
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -165,7 +230,7 @@ def test_the_script_of_the_check(gpus: str, bad: str, code: int, steps: list[str
     assert [next(step for step in ("health", "verdict", "prove") if f" {step} " in line) for line in lines] == steps
     if "prove" in steps:
         folder = f"{tmp_path} --gpus-per-node=8 train.compile=auto"
-        assert lines[-1] == f"-P -m gpt1_ds slurm node --ranks 8 slurm prove {folder}"
+        assert lines[-1] == f"-P -m gpt1_ds slurm node --ranks 8 --launcher torchrun slurm prove {folder}"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +266,10 @@ def test_ranks_of_a_large_job_meet_at_its_first_host(tmp_path: Path) -> None:
     for name in ("scontrol", "getent"):
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    command = ["bash", "-c", f'. {shipped("launch") / "env.sh"}; meet; echo "$MASTER_ADDR"']
+    say = 'echo "$MASTER_ADDR $MASTER_PORT"'
+    command = ["bash", "-c", f". {shipped('launch') / 'env.sh'}; meet; {say}; meet 1; {say}"]
     environment |= {"SLURM_JOB_NODELIST": "localhost[0-9999]"}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "localhost0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "localhost0 10007\nlocalhost0 15006\n"), done.stderr
+    done = subprocess.run(command, env={**environment, "MASTER_PORT": "29500"}, capture_output=True, text=True)
+    assert done.stdout == "localhost0 29500\nlocalhost0 29500\n", "a port that a person chose stays"

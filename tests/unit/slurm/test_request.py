@@ -64,6 +64,7 @@ def test_values_of_a_file_stay_what_they_are(tmp_path: Path) -> None:
             ["--gpus-per-task=h100:2", "--cpus-per-task=8"],
         ),
         (["slurm.requeue=false"], ["--no-requeue"]),
+        (["slurm.nodes=4", "slurm.spare_nodes=1"], ["--nodes=5", "--no-kill"]),
     ],
     ids=lambda value: value[0] if value and "=" in value[0] else None,
 )
@@ -130,6 +131,7 @@ os.execvpe(words[1], words[1:], given)
         "slurm.time=1:2:3:4",
         "slurm.partition=a\n#SBATCH --wrap=touch",
         "slurm.nodes=0",
+        "slurm.spare_nodes=-1",
         "slurm.options=[-p x]",
         "slurm.options=[--wrap=touch pwned]",
         "slurm.options=[--output=/etc/passwd]",
@@ -168,7 +170,7 @@ def test_no_value_runs_in_the_script(tmp_path: Path) -> None:
 
 def test_a_line_of_setup_that_fails_ends_the_job(tmp_path: Path) -> None:
     """As the batch scripts read it, where bash forgets `set -e`; a name that nobody set passes."""
-    for name in ("env.sh", "life.sh", "stage.sh", "next.sh"):
+    for name in ("env.sh", "nodes.sh", "stage.sh", "life.sh", "next.sh"):
         shutil.copy(shipped("launch") / name, tmp_path)
     script = '. "$1/env.sh" || exit 9; echo "${MADE:-} trains"'
     for lines, code, says in (

@@ -64,6 +64,14 @@ def lines(*words: str) -> list[str]:
         (["partition=gpus"], "NO    slurm.partition=gpus: is not there; choose main, gpu, old"),
         (["partition=old"], "NO    slurm.partition=old: is down; choose another"),
         (["partition=gpu", "nodes=9"], "NO    slurm.nodes=9: 8 such nodes are in one partition"),
+        (
+            ["partition=gpu", "nodes=8", "spare_nodes=1"],
+            "NO    slurm.nodes=8 and slurm.spare_nodes=1: 8 such nodes are in one partition",
+        ),
+        (
+            ["nodes=4", "spare_nodes=1"],
+            "note  slurm.spare_nodes=1: the job holds 5 nodes and trains on 4, which costs 25 % more node hours",
+        ),
         (["nodes=2", "gpus_per_node=h100:4"], "ok    slurm.nodes=2: 2 such nodes are in one partition"),
         (
             ["partition=main", "time=2-00:00:00"],

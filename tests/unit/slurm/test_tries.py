@@ -64,6 +64,83 @@ def test_a_lost_rank_begins_again_in_its_job(run_dir: RunDir) -> None:
     assert [event["step"] for event in read_jsonl(run_dir.events)] == [2, 4]
 
 
+@pytest.mark.parametrize(
+    ("launcher", "lines", "rank", "reason"),
+    [
+        (
+            "torchrun",
+            [
+                "gpt1-ds: rank 0 on node1 ended with exit code 1",
+                "srun: error: node1: task 0: Exited with exit code 1",
+                "gpt1-ds: rank 3 on node2 was killed by SIGKILL",
+            ],
+            3,
+            "rank 3 on node2 was killed by SIGKILL",
+        ),
+        ("srun", ["srun: error: node2: task 3: Killed"], 3, "rank 3 on node2 was lost: Killed"),
+        (
+            "torchrun",
+            ["srun: error: node2: task 1: Killed"],
+            None,
+            "the launcher of the ranks on node2 was lost: Killed",
+        ),
+        ("srun", ["srun: error: node1: tasks 0-2: Terminated"], None, "the ranks ended with 137 and left no word"),
+    ],
+)
+def test_a_restart_names_the_rank_that_was_lost(
+    run_dir: RunDir, launcher: str, lines: list[str], rank: int | None, reason: str
+) -> None:
+    run_dir.checkpoint(2).mkdir()
+    run_dir.ended("7").write_text("".join(f"{line}\n" for line in lines))
+    chain = Chain(restarts=2, launcher=launcher)
+    assert tries.end(run_dir, "7", "0", 137, chain).reason.startswith(reason)
+    (event,) = read_jsonl(run_dir.events)
+    assert (event.get("rank"), event.get("host")) == (rank, "node2" if "node2" in reason else None)
+    assert not run_dir.ended("7").exists(), "of this start alone"
+
+
+@pytest.mark.parametrize(
+    ("lost", "blamed", "spares", "said"),
+    [
+        (("node2",), (), 0, "here node2"),  # one was left, and takes its place
+        (("node2",), (), -1, "again 1 60 node2"),
+        ((), ("node2",), 1, "here node2"),
+        ((), ("node2",), 0, "again 1 60 node2"),
+        (("node2",), ("node3",), 1, "here node2,node3"),
+        (("node2",), ("node3",), 0, "again 1 60 node2,node3"),
+        ((), (), 1, "stop"),  # nothing was saved, and no node is to blame
+    ],
+)
+def test_spare_nodes_take_the_place_of_those_that_are_lost_or_blamed(
+    run_dir: RunDir, lost: tuple[str, ...], blamed: tuple[str, ...], spares: int, said: str
+) -> None:
+    if blamed:
+        write_json(run_dir.fault("7", "0"), {"reason": "broken", "hosts": blamed})
+    verdict = tries.end(run_dir, "7", "0", 1, Chain(restarts=2), tries.NodesLeft(lost, spares))
+    assert str(verdict) == said
+    hosts = [event["host"] for event in read_jsonl(run_dir.events)]
+    assert hosts == ([", ".join(verdict.avoid)] if verdict.here else [])
+
+
+@pytest.mark.parametrize(("trained", "said"), [([2, 2, 3], "stop"), ([2, 30, 3], "here")])
+def test_a_job_that_restarts_again_and_again_and_gains_less_than_it_costs_stops(
+    run_dir: RunDir, trained: list[int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start of its ranks takes 40 s, of which they train for so long before one is lost."""
+    now = round(time.time())
+    verdicts = []
+    for number, seconds in enumerate(trained, 1):
+        now += 40
+        for event, at in (("started", now - seconds), ("saved", now)):
+            line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)), "event": event}
+            append(run_dir.events, json.dumps(line) + "\n")
+        run_dir.checkpoint(number).mkdir()
+        monkeypatch.setattr(time, "time", lambda at=now: at)
+        verdicts.append(tries.end(run_dir, "7", "0", 137, Chain(restarts=9)))
+    assert [str(verdict) for verdict in verdicts] == ["here", "here", said]
+    assert ("the last 3 starts of this job's ranks trained for 2, 2 and 3 s" in verdicts[-1].reason) == (said == "stop")
+
+
 @pytest.mark.parametrize(("code", "seconds"), [(1, 600), (75, 600), (None, 30)])
 def test_other_ends_do_not_begin_again(run_dir: RunDir, code: int | None, seconds: float) -> None:
     run_dir.checkpoint(9).mkdir()
