@@ -22,3 +22,4 @@ for seed in 1 2 3; do
 done
 "$root/.venv/bin/python" "$root/tools/sentence_vectors.py" --out scores --vectors data/glove50/glove*.txt \
     --sets data/sts/201[2345] data/stsb_labelled data/sick/SICK_test_annotated.txt --runs "${runs[@]}"
+"$root/.venv/bin/python" "$root/tools/score_dots.py" scores/results.csv --panel set --row row --value spearman --out scores/scores.png

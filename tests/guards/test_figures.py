@@ -13,12 +13,24 @@ from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import PRESETS
 from gpt1_ds.plan.memory import memory
 from gpt1_ds.scaling.tables import read_table
+from gpt1_ds.tasks.controls import CONTROLS
 from tools.paper_tables import COLUMNS, tables
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 40482  # GPT-1's, with four rows for control symbols
 with (ROOT / "tools/results/figures.csv").open(newline="") as file:
     FIGURES = list(csv.DictReader(file))
+
+
+STUDIES = [
+    ROOT / "tools/results" / study / f"{name}.md"
+    for study in ("claims", "books_10m", "grid")
+    for name in ("README", "DETAILS")
+]
+STUDIES += [
+    ROOT / f"tools/results/{study}/README.md" for study in ("books_10m/two_texts", "bert_ablation", "roberta_inputs")
+]
+CONTROL = ("control", "control_low", "control_high")
 
 
 def words(text: str) -> str:
@@ -82,8 +94,9 @@ def test_the_table_of_tasks_is_told_as_measured() -> None:
     results = ROOT / "tools/results/books_10m"
     told = (ROOT / "gpt1_ds/guides/task-results.md").read_text().partition("finetune/study/books_10m`")[2]
     measured = (results / "table.md").read_text().splitlines()
-    rows = re.findall(r"^\| (?:full|no pre-training|frozen features|bag of words|majority).*\|$", told, re.MULTILINE)
-    assert len(rows) >= 5
+    named = ("full", "no pre-training", "frozen features", *CONTROLS)
+    rows = re.findall(rf"^\| (?:{'|'.join(named)}) .*\|$", told, re.MULTILINE)
+    assert len(rows) == len(named)
     assert set(rows) <= set(measured)
     faithful = (ROOT / "configs/FAITHFUL.md").read_text()
     assert tables(read_table(results / "results.csv", COLUMNS)) in faithful, "python tools/paper_tables.py RESULTS.csv"
@@ -136,20 +149,44 @@ def test_zero_shot_scores_are_told_as_measured(table: str, probes: tuple[str, ..
 
 def test_remedies_are_told_as_measured() -> None:
     results = ROOT / "tools/results/books_10m"
-    told = (results / "README.md").read_text().partition("## Two remedies")[2].partition("\n## ")[0]
+    told = (results / "two_texts/README.md").read_text()
     with (results / "two_texts/comparisons.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             difference, low, high = (float(row[name]) for name in ("difference", "low", "high"))
             assert f"{difference:+.1f} ({low:.1f} to {high:.1f})" in told, row
     table = (results / "two_texts/table.md").read_text()
     scores = re.findall(r"\d+\.\d ± \d+\.\d", told)
-    assert len(scores) == 4
+    assert len(scores) == 5
     assert all(score in table for score in scores)
+
+
+@pytest.mark.parametrize("page", STUDIES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_interval_of_a_study_is_told_as_measured(page: Path) -> None:
+    """A number with an interval, `1.8 (0.6 to 3.0)` or `+1.8, 0.6 to 3.0`, stands in a table of the study."""
+    measured = {ends for file in page.parent.rglob("*.csv") for ends in _intervals(file)}
+    for file in page.parent.rglob("table.md"):
+        measured |= set(re.findall(r"\| (\d+\.\d|-\d+\.\d) \| (-?\d+\.\d) to (-?\d+\.\d) \|", file.read_text()))
+    told = re.findall(r"\+?(-?\d+\.\d)(?: points)?(?: \(|, )(-?\d+\.\d) to (-?\d+\.\d)", words(page.read_text()))
+    assert told
+    assert set(told) <= measured
+
+
+def _intervals(file: Path) -> set[tuple[str, ...]]:
+    """Returns the rounded numbers of the lines that have a value and the two ends of its interval."""
+    found = set()
+    with file.open(newline="") as lines:
+        for row in csv.DictReader(lines):
+            scale = 100 if "score" in row else 1  # of probes, whose scores are fractions
+            for names in (("difference", "low", "high"), ("last", "low", "high"), ("score", "low", "high"), CONTROL):
+                if all(row.get(name) for name in names):
+                    found.add(tuple(f"{scale * float(row[name]):.1f}" for name in names))
+    return found
 
 
 def test_claims_are_told_as_measured() -> None:
     results = ROOT / "tools/results/claims"
     told = (results / "README.md").read_text()
+    details = (results / "DETAILS.md").read_text()
     measured = [
         row for file in results.glob("*/comparisons.csv") for row in csv.DictReader(file.read_text().splitlines())
     ]
@@ -157,9 +194,10 @@ def test_claims_are_told_as_measured() -> None:
     assert deciding
     for row in deciding:
         difference, low, high = (float(row[name]) for name in ("difference", "low", "high"))
-        assert re.search(rf"\{difference:+.1f}\D* \({low:.1f} to {high:.1f}\)", told), row
+        ends = rf"\{difference:+.1f}(?:\D* \(|, ){low:.1f} to {high:.1f}"
+        assert re.search(ends, words(told if row["expect"] else details)), row
     tables = " ".join(file.read_text() for file in results.glob("*/table.md"))
-    for score in re.findall(r"\d+\.\d ± \d+\.\d", told):
+    for score in re.findall(r"\d+\.\d ± \d+\.\d", told + details):
         assert score in tables
     for file in results.glob("zeroshot/ends.csv"):
         for row in csv.DictReader(file.read_text().splitlines()):
@@ -172,4 +210,4 @@ def test_claims_are_told_as_measured() -> None:
         assert f"| {model} | {', '.join(last.values())} |" in told
     with (results / "rates.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            assert f"{float(row['held-out loss']):.2f}" in told.partition("## B.")[2].partition("\n## ")[0], row
+            assert f"{float(row['held-out loss']):.2f}" in details.partition("## B.")[2].partition("\n## ")[0], row

@@ -11,6 +11,7 @@ from gpt1_ds.commands import guide
 from tests.helpers.documents import GUIDES, ROOT
 
 README = (ROOT / "README.md").read_text()
+RESULTS = sorted((ROOT / "tools" / "results").rglob("README.md"))
 OWN_WORDS = r"verbs?|goes on|go on|passed over|mended|vetoe?d?|processors?|incidents?"
 
 
@@ -41,3 +42,16 @@ def test_a_guide_begins_with_its_title_and_what_it_is_about(page: Path) -> None:
 def test_pages_use_standard_words(page: Path) -> None:
     prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
     assert not re.findall(rf"\b(?:{OWN_WORDS})\b", prose, flags=re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: str(page.parent.relative_to(ROOT)))
+def test_a_page_of_results_shows_first_and_is_short(page: Path) -> None:
+    """A figure, a sentence that says what came out, a table, the command; all else is on a page of details."""
+    text = page.read_text()
+    figure, table, command = (text.index(f"\n{start}") for start in ("![", "|", "```bash"))
+    assert figure < table < command
+    _, _, said = text[figure:table].partition(")\n")
+    assert 10 < len(said.split()) <= 70
+    prose = re.sub(r"```.*?```|^[|!].*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= 350
+    assert ("(DETAILS.md)" in text) == (page.parent / "DETAILS.md").exists()

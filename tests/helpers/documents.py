@@ -16,11 +16,9 @@ PAGES = [
     *(
         ROOT / "configs" / "FAITHFUL.md",
         *(
-            ROOT / f"tools/results/{name}/README.md"
-            for name in (
-                *("bert_ablation", "books_10m", "books_ladder", "claims", "grid", "recipe", "roberta_inputs"),
-                *("kills", "tasks_beside"),
-            )
+            path
+            for path in (ROOT / "tools/results").rglob("*.md")
+            if path.name in ("README.md", "DETAILS.md")  # others are tables that a study has written
         ),
     ),
 ]
