@@ -39,8 +39,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     if [ "$what" != here ] || [ -n "$ended" ]; then break; fi
     out=$out,$bad status=0 again=$((again + 1)) # all ranks begin again, from the last checkpoint
   done
-  [ -n "$ended" ] || [ "$verdict" != stop ] || unstaged "$@"
-  [ -n "$ended" ] || follow "$verdict" "${@:2}"
+  [ -n "$ended" ] || { [ "$verdict" != stop ] || unstaged "$@"; follow "$verdict" "${@:2}"; }
   [ "$code" = 0 ] || forsaken
   exit "$code"
 }
