@@ -25,6 +25,7 @@ OTHERS = {
     "All keys and presets": "configs/README.md",
     "Faithfulness": "configs/FAITHFUL.md",
     "Batch scripts": "launch/README.md",
+    "A published encoder": "tools/results/published/README.md",
     "Claims of the paper on small models": "tools/results/claims/README.md",
     "Claims: details": "tools/results/claims/DETAILS.md",
     "A GPT-1 of 10 million parameters": "tools/results/books_10m/README.md",
