@@ -22,13 +22,9 @@ job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's comma
 task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 
-once() { # WORD...: the program in one process on this job's first node, in the container if there is one
-  if [ ${#step_options[@]} -gt 0 ]; then
-    srun --nodes=1 --ntasks=1 "${step_options[@]}" "${program[@]}" "$@"
-  else
-    "${program[@]}" "$@"
-  fi
-}
+first_node=() # what starts one process on this job's first node, in the container if there is one
+[ ${#step_options[@]} = 0 ] || first_node=(srun --nodes=1 --ntasks=1 "${step_options[@]}")
+once() { "${first_node[@]}" "${program[@]}" "$@"; } # WORD...
 
 every_node() { # WORD...: the program, one task per node (or one per rank); a task that fails ends the others
   srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" --kill-on-bad-exit=1 --wait=60 \

@@ -39,7 +39,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     status=0 # a rank was lost: all of them begin again, from the last checkpoint
   done
   [ -n "$ended" ] || follow "$verdict" "${@:2}"
-  [ "$code" = 0 ] || forsaken
+  [ "$code" = 0 ] || forsaken "$ended"
   exit "$code"
 }
 
