@@ -87,7 +87,9 @@ def _sweep_of(members: Members, words: Sequence[str], own: argparse.Namespace) -
     if list(words[:2]) == ["scaling", "run"]:
         asked = parse_words(members, words)
         sweep = read_sweep(asked.study, [*asked.overrides, *told], prepare=not own.dry_run)
-        return sweep, ["scaling", "collect", asked.study, *asked.overrides]
+        fits = sweep.trials[0].config.slurm.nodes == 1  # the last job, which then runs what failed once more
+        last = ["run", asked.study, "--jobs", "1"] if fits else ["collect", asked.study]
+        return sweep, ["scaling", *last, *asked.overrides]
     command = joined(members, words)[0]
     if command not in ("pretrain", "finetune", STUDY):
         return None, []
