@@ -194,8 +194,10 @@ def prepare_command(words: Sequence[str], config: Config) -> JobSubmission:
     if config.slurm.requeue:  # its job keeps its number: what follows it waits on
         config = replace(config, slurm=replace(config.slurm, continuation="requeue"))
     run_dir = RunDir(Path(config.run.dir) / JOBS)
-    left_out = ("--dependency=", "--job-name=")  # of a run's jobs, which come one after another
-    options = [option for option in sbatch_options(config, run_dir) if not option.startswith(left_out)]
+    left_out = ["--dependency=", "--job-name="]  # of a run's jobs, which come one after another
+    if config.slurm.seconds < 2 * config.slurm.warning:  # it would be asked to end as it begins
+        left_out.append("--signal=")
+    options = [option for option in sbatch_options(config, run_dir) if not option.startswith(tuple(left_out))]
     options.append(f"--job-name={'-'.join(command_name(words))}")
     files = scripts(COMMAND_SCRIPT, config, options)
     place = next_place(run_dir.slurm)

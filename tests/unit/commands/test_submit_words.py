@@ -23,6 +23,7 @@ def test_keys_of_the_job_are_not_the_commands(capsys: pytest.CaptureFixture[str]
     assert "--job-name=data-build" in found
     assert not [word for word in found if word.startswith("--dependency")], "it is of no run"
     assert "--signal=B:USR1@300" in found
+    assert "--signal=B:USR1@300" not in command(capsys, *words, "slurm.time=0:09:59"), "a warning as it begins"
     script = next(number for number, word in enumerate(found) if word.endswith("/command.sbatch"))
     assert found[script + 1 :] == words[:-1]
 
