@@ -110,7 +110,7 @@ class Cluster:
         return {pid: words for pid, words in _programs() if named <= set(_variables(pid))}
 
     def ranks(self, job: str) -> list[int]:
-        """Those that compute: the job's ranks, or the one process of its command."""
+        """The processes that compute: a job's ranks, or the one of its command."""
         others = {b"slurm", b"torch.distributed.run"}
         return [pid for pid, words in self.processes(job).items() if others.isdisjoint(words)]
 

@@ -33,7 +33,7 @@ OTHERS = {
     "BERT's ablations, small": "tools/results/bert_ablation/README.md",
     "RoBERTa's inputs, small": "tools/results/roberta_inputs/README.md",
     "Tags beside transformers": "tools/results/tasks_beside/README.md",
-    "Ranks that are killed": "tools/results/kills/README.md",
+    "Jobs that are interrupted": "tools/results/jobs/README.md",
     "Changes": "CHANGELOG.md",
     "Contributing": "CONTRIBUTING.md",
     "Security": "SECURITY.md",

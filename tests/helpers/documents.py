@@ -19,7 +19,7 @@ PAGES = [
             ROOT / f"tools/results/{name}/README.md"
             for name in (
                 *("bert_ablation", "books_10m", "books_ladder", "claims", "grid", "recipe", "roberta_inputs"),
-                *("kills", "tasks_beside"),
+                *("jobs", "tasks_beside"),
             )
         ),
     ),
