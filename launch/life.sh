@@ -2,14 +2,6 @@
 # starts processes and passes words on, next.sh starts the next job.
 # shellcheck shell=bash disable=SC2154
 
-once() { # WORD...: the program in one process on this job's first node, in the container if there is one
-  if [ ${#step_options[@]} -gt 0 ]; then
-    srun --nodes=1 --ntasks=1 "${here[@]}" "${step_options[@]}" "${program[@]}" "$@"
-  else
-    "${program[@]}" "$@"
-  fi
-}
-
 train() { # VERB WORD...: from the allocation to the job's exit code
   if [ -z "$job" ]; then
     exec "${program[@]}" "$@" --nproc "${NPROC:-$ranks_per_node}"
@@ -40,7 +32,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     out=$out,$bad status=0 again=$((again + 1)) # all ranks begin again, from the last checkpoint
   done
   [ -n "$ended" ] || { [ "$verdict" != stop ] || unstaged "$@"; follow "$verdict" "${@:2}"; }
-  [ "$code" = 0 ] || forsaken
+  [ "$code" = 0 ] || forsaken "$ended"
   exit "$code"
 }
 

@@ -50,10 +50,10 @@ followers() { # a line of each job that waits for this one to end well: JOB DEPE
     grep -E "^[^ ]+ (.*,)?afterok:([0-9_]+:)*$job([:,?]|\$)" || true
 }
 
-forsaken() { # at the end of a job that did not end well, and that no other continues
+forsaken() { # [cancelled]: at the end of a job that did not end well, and that no other continues
   [ -z "${requeued:-}" ] || return 0
-  local follower waits
+  local follower waits fate=${1:+was cancelled or preempted, and will run only if SLURM queues that one again}
   while read -r follower waits; do
-    echo "job $follower waits for job $job, which did not end well, and will not run" >&2 || true
+    echo "job $follower waits for job $job, which ${fate:-did not end well, and will not run}" >&2 || true
   done < <(followers)
 }

@@ -5,6 +5,9 @@ out='' chosen='' watch='' losses=() # nodes that ranks do not start on any more,
 where=() here=() # options of srun: for the nodes that ranks are on, and for the one that this script runs on
 # a step whose node died does not end for SLURM, so that those after it share what it holds
 [ "$spare_nodes" = 0 ] || here=(--overlap "--nodelist=${SLURMD_NODENAME:-}")
+first_node=() # what starts one process on this job's first node, in the container if there is one
+[ ${#step_options[@]} = 0 ] || first_node=(srun --nodes=1 --ntasks=1 "${here[@]}" "${step_options[@]}")
+once() { "${first_node[@]}" "${program[@]}" "$@"; } # WORD...
 
 nodes_left() { # the job's nodes without those that are out, one in a line
   local all

@@ -1,12 +1,15 @@
-"""Jobs on a real SLURM of two nodes that tools/slurm_sandbox.sh runs on this machine."""
+"""Jobs on a real SLURM of two nodes that tools/slurm_sandbox.sh runs on this machine, and how they are interrupted."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +19,19 @@ from tools import runs
 
 ROOT = Path(__file__).parents[1]
 STEPS = 40
+WARNING, SIGNAL, REQUEUE, KILL = WAYS = ("warning", "signal to steps", "requeue", "killed rank")  # of an interruption
 NODES = ["slurm.nodes=2", "slurm.cpus_per_task=1", "slurm.time=0:20:00", "train.global_batch=8", "train.micro_batch=4"]
+
+
+@contextlib.contextmanager
+def sandbox(folder: Path) -> Iterator[Path]:
+    """Yields the folder of a SLURM that is up within the block."""
+    script = str(ROOT / "tools" / "slurm_sandbox.sh")
+    subprocess.run(["bash", script, "up", str(folder)], check=True, capture_output=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["bash", script, "down", str(folder)], check=True)
 
 
 class Result:
@@ -89,6 +104,37 @@ class Cluster:
         """Until no job of the run waits or runs, its successors included."""
         self.wait(lambda: not self.queued(name), seconds, pause=0.5)  # each look starts a process
 
+    def processes(self, job: str) -> dict[int, list[bytes]]:
+        """The words of all processes of the program in a job, by number; `job` is its SLURM_JOB_ID."""
+        named = {f"SLURM_JOB_ID={job}".encode(), f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()}
+        return {pid: words for pid, words in _programs() if named <= set(_variables(pid))}
+
+    def ranks(self, job: str) -> list[int]:
+        """The processes that compute: a job's ranks, or the one of its command."""
+        others = {b"slurm", b"torch.distributed.run"}
+        return [pid for pid, words in self.processes(job).items() if others.isdisjoint(words)]
+
+    def interrupt(self, job: str, how: str, draw: random.Random) -> float:
+        """Interrupts a running job in one of WAYS; the seconds until the processes that it had were gone."""
+        job = self.state(job)["JobId"]  # of an array's task, too
+        before = set(self.processes(job))
+        if how == WARNING:
+            self._signal("--batch", job)
+        elif how == SIGNAL:  # a job without steps is its batch script
+            steps = self.call("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i").split()
+            self._signal(*([] if any(step[-1].isdigit() for step in steps) else ["--full"]), job)
+        elif how == REQUEUE:
+            self.call("scontrol", "requeue", job)
+        else:
+            os.kill(draw.choice(self.ranks(job)), signal.SIGKILL)
+        begin = time.monotonic()
+        self.wait(lambda: not before & set(self.processes(job)), 60)
+        return time.monotonic() - begin
+
+    def _signal(self, *words: str) -> None:
+        """Sends USR1 once: scancel takes a task of an array to be in transition, and would repeat it for minutes."""
+        self.call("timeout", "3", "scancel", "--signal=USR1", *words, check=False)
+
     def said(self) -> str:
         """What the jobs' output files hold, and SLURM's queue."""
         files = sorted(self.place.rglob("*.out"))
@@ -99,20 +145,26 @@ class Cluster:
 def rank_of(run_dir: RunDir, rank: int, variable: str = "RANK") -> int:
     """The process of one of the run's ranks: torchrun writes RANK into its environment, srun SLURM_PROCID."""
     for pid in processes_of(run_dir):
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if f"{variable}={rank}".encode() in variables:
+        if f"{variable}={rank}".encode() in _variables(pid):
             return pid
     raise AssertionError(f"rank {rank} is not there")
 
 
 def processes_of(run_dir: RunDir) -> list[int]:
     """All Python processes that were told this run's configuration."""
-    found = []
+    return [pid for pid, words in _programs() if any(str(run_dir.slurm).encode() in word for word in words)]
+
+
+def _programs() -> Iterator[tuple[int, list[bytes]]]:
+    """Yields (number, words) of the program's processes on this machine."""
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"gpt1_ds" in words and str(run_dir.slurm).encode() in words:
-            found.append(int(folder.name))
-    return found
+        with contextlib.suppress(OSError):  # it has ended
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if any(b"gpt1_ds" in word for word in words):
+                yield int(folder.name), words
+
+
+def _variables(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []

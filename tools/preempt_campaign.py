@@ -20,7 +20,6 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,29 +37,11 @@ from gpt1_ds.common.rundir import RunDir  # noqa: E402
 from gpt1_ds.scaling.tables import write_table  # noqa: E402
 from gpt1_ds.training import restarts  # noqa: E402
 from tools import runs  # noqa: E402
-from tools.cluster import NODES, Cluster, processes_of, rank_of  # noqa: E402
+from tools.cluster import NODES, WAYS, Cluster, rank_of, sandbox  # noqa: E402
 from tools.families import make_data  # noqa: E402
 
 JOB, LOCAL = "two nodes, one job", "--nproc 2 --restarts"
 Wait = Callable[[Callable[[], bool]], None]
-WAYS = ("warning", "signal to steps", "requeue", "killed rank")
-
-
-def interrupt(cluster: Cluster, name: str, how: str) -> float:
-    """Seconds until the job and its processes were gone."""
-    run_dir, job = cluster.run_dir(name), cluster.queued(name)[0]
-    before = set(processes_of(run_dir))
-    if how == "warning":
-        cluster.call("scancel", "--batch", "--signal=USR1", job)
-    elif how == "signal to steps":
-        cluster.call("scancel", "--signal=USR1", job)
-    elif how == "requeue":
-        cluster.call("scontrol", "requeue", job)
-    else:
-        os.kill(rank_of(run_dir, 1), signal.SIGKILL)
-    begin = time.monotonic()
-    cluster.wait(lambda: not before & set(processes_of(run_dir)), 60)
-    return time.monotonic() - begin
 
 
 def campaign(cluster: Cluster, times: int, seed: int, steps: int) -> collections.Counter[str]:
@@ -74,7 +55,7 @@ def campaign(cluster: Cluster, times: int, seed: int, steps: int) -> collections
             break
         time.sleep(draw.random() * 2)
         how = draw.choice(WAYS)
-        slowest = max(slowest, interrupt(cluster, "campaign", how))
+        slowest = max(slowest, cluster.interrupt(cluster.queued("campaign")[0], how, draw))
         tally[how] += 1
         print(f"{sum(tally.values())}: {how} at step {runs.last_step(run_dir)}", flush=True)
     cluster.wait_for_end("campaign", 1200)
@@ -160,35 +141,30 @@ def main() -> None:
     options = parser.parse_args()
     if options.inside and options.out is None:
         parser.error("--inside needs --out")
-    sandbox = str(ROOT / "tools" / "slurm_sandbox.sh")
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, sandbox(Path(scratch) / "s") as folder:
         place = Path(scratch)
-        subprocess.run(["bash", sandbox, "up", str(place / "s")], check=True, capture_output=True)
-        try:
-            data = make_data(place)
-            cluster, steps = Cluster(place / "s", place, data), 40 * options.times
-            if options.inside:
-                steps = 200 * options.times
-                found = kills_in_a_job(cluster, options.times, options.seed, steps)
-                tally = collections.Counter({"killed rank, inside": len(found)})
-            else:
-                tally = campaign(cluster, options.times, options.seed, steps)
-            whole = [*NODES, f"data.path={data}", f"train.steps={steps}", f"run.dir={place / 'whole'}"]
-            assert runs.pretrain(whole, 2) == 0
-            there, here = cluster.run_dir("campaign"), runs.folder(whole)
-            assert runs.losses(there) == runs.losses(here), "losses differ"
-            assert runs.weights(there) == runs.weights(here), "weights differ"
-            if options.inside:
-                local = [*whole[:-1], f"run.dir={place / 'local'}"]
-                found += kills_of_local_ranks(local, options.times, options.seed)
-                assert runs.losses(runs.folder(local)) == runs.losses(here), "losses of local ranks differ"
-                assert runs.weights(runs.folder(local)) == runs.weights(here), "weights of local ranks differ"
-                tally["killed local rank"] = options.times
-                keep(options.out, found)
-            jobs = len(list(there.slurm.glob("try-*.json")))
-            print(f"{sum(tally.values())} interruptions {dict(tally)}, {jobs} jobs, {steps} steps: bit-identical")
-        finally:
-            subprocess.run(["bash", sandbox, "down", str(place / "s")], check=True)
+        data = make_data(place)
+        cluster, steps = Cluster(folder, place, data), 40 * options.times
+        if options.inside:
+            steps = 200 * options.times
+            found = kills_in_a_job(cluster, options.times, options.seed, steps)
+            tally = collections.Counter({"killed rank, inside": len(found)})
+        else:
+            tally = campaign(cluster, options.times, options.seed, steps)
+        whole = [*NODES, f"data.path={data}", f"train.steps={steps}", f"run.dir={place / 'whole'}"]
+        assert runs.pretrain(whole, 2) == 0
+        there, here = cluster.run_dir("campaign"), runs.folder(whole)
+        assert runs.losses(there) == runs.losses(here), "losses differ"
+        assert runs.weights(there) == runs.weights(here), "weights differ"
+        if options.inside:
+            local = [*whole[:-1], f"run.dir={place / 'local'}"]
+            found += kills_of_local_ranks(local, options.times, options.seed)
+            assert runs.losses(runs.folder(local)) == runs.losses(here), "losses of local ranks differ"
+            assert runs.weights(runs.folder(local)) == runs.weights(here), "weights of local ranks differ"
+            tally["killed local rank"] = options.times
+            keep(options.out, found)
+        jobs = len(list(there.slurm.glob("try-*.json")))
+        print(f"{sum(tally.values())} interruptions {dict(tally)}, {jobs} jobs, {steps} steps: bit-identical")
 
 
 if __name__ == "__main__":

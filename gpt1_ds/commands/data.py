@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.errors import EXIT_CONTINUE, UserError
 from gpt1_ds.common.text import amount, byte_size
 from gpt1_ds.tasks.hub_sets import OUT, SETS
 
@@ -36,8 +39,11 @@ def _build(options: argparse.Namespace) -> int:
     more = {"split_sentences": options.sentences, "text_key": options.text_key}
     arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
     try:
-        with log.bar(unit=byte_size) as show:
+        with _ended_by_term(), log.bar(unit=byte_size) as show:
             dataset = build(*arguments, show, **more)
+    except _AskedToEnd:
+        log.say(f"{options.out}: asked to end; finished parts are kept")
+        return EXIT_CONTINUE
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
     total = sum(dataset.split(name).tokens for name in dataset.splits)
@@ -48,6 +54,24 @@ def _build(options: argparse.Namespace) -> int:
         print(f"{options.out}: {name}: {split.tokens} tokens, {documents}, {split.bytes} bytes of text{fraction}")
         _say_sentences(options.out, name, split)
     return 0
+
+
+class _AskedToEnd(BaseException):
+    """SIGTERM came: a job's time is used up, or it is preempted."""
+
+
+@contextlib.contextmanager
+def _ended_by_term() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does."""
+
+    def end(*_: object) -> None:
+        raise _AskedToEnd
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _adopt_options(parser: argparse.ArgumentParser) -> None:

@@ -56,6 +56,7 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "pandas": ("gpt1_ds.read_metrics", "notebooks"),
     "tensorboard": ("tracking.tensorboard", "tracking"),
     "trackio": ("tracking.trackio", "tracking"),
+    "wandb-workspaces": ("tracking workspace", "tracking"),
     "transformers": ("comparison with Hugging Face", "hub"),
     "huggingface_hub": ("uploads of exported models", "hub"),
     "lm_eval": ("tasks of lm-evaluation-harness", "lm-eval"),

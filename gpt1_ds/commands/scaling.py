@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.errors import ConfigError, DataError, UserError
+from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError, DataError, UserError
 from gpt1_ds.common.log import say
 from gpt1_ds.common.text import amount, count, parse_count
 
@@ -283,7 +283,9 @@ def collecting(sweep: ScalingSweep, study: str, overrides: Sequence[str]) -> tup
     of an array at its end.
     """
     words = ["scaling", "collect", study]
-    return [*words, *(["--fit"] if sweep.has_law else []), *overrides], [*words, "--growing", *overrides]
+    one_node = sweep.trials[0].config.slurm.nodes == 1  # the last job has one node
+    last = [*words, *(["--missing"] if one_node else []), *(["--fit"] if sweep.has_law else []), *overrides]
+    return last, [*words, "--growing", *overrides]
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -295,26 +297,30 @@ def _status(options: argparse.Namespace) -> int:
 
 def _collect_options(parser: argparse.ArgumentParser) -> None:
     _study_options(parser)
+    parser.add_argument("--missing", action="store_true", help="first run, here, the cells that are not done")
     parser.add_argument("--fit", action="store_true", help="then fit the law as `scaling fit` does, write report.html")
     parser.add_argument("--growing", action="store_true", help=argparse.SUPPRESS)  # a cell has ended, others run
 
 
 def _collect(options: argparse.Namespace) -> int:
     from gpt1_ds.scaling.fitting import fit_file, write_fit
-    from gpt1_ds.sweep import scaling_sweep
+    from gpt1_ds.sweep import runner, scaling_sweep
     from gpt1_ds.sweep.scaling_sweep import read_sweep
 
-    sweep = read_sweep(options.study, options.overrides)
+    sweep, code = read_sweep(options.study, options.overrides, prepare=options.missing), 0
+    if options.missing:
+        sweep.check()
+        code = runner.run(sweep, 1, lambda: None)
     rows = scaling_sweep.collect(sweep, options.growing)
     ended = Counter(row["outcome"] for row in rows)
     counted = ", ".join(f"{number} {name}" for name, number in ended.items())
     print(f"{sweep.folder / 'results.csv'}: {amount(len(rows), 'cell')}, {counted}", flush=True)
-    if options.fit:
+    if options.fit and code != EXIT_CONTINUE:
         record, predictions = fit_file(sweep.folder / "results.csv")
         write_fit(sweep.folder, record, predictions)
         print("\n".join(describe_fit(record)))
         _publish(sweep.folder, record, predictions, _report_figures(sweep.folder))
-    return 0
+    return code
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,9 +195,13 @@ class Written:
 
 def prepare_command(words: Sequence[str], config: Config) -> JobSubmission:
     """What `submit` will do for a command that is no run: one job of one node. Touches nothing."""
+    if config.slurm.requeue:  # its job keeps its number: what follows it waits on
+        config = replace(config, slurm=replace(config.slurm, continuation="requeue"))
     run_dir = RunDir(Path(config.run.dir) / JOBS)
-    left_out = ("--dependency=", "--signal=", "--job-name=")  # of jobs that continue one another
-    options = [option for option in sbatch_options(config, run_dir) if not option.startswith(left_out)]
+    left_out = ["--dependency=", "--job-name="]  # of a run's jobs, which come one after another
+    if config.slurm.seconds < 2 * config.slurm.warning:  # it would be asked to end as it begins
+        left_out.append("--signal=")
+    options = [option for option in sbatch_options(config, run_dir) if not option.startswith(tuple(left_out))]
     options.append(f"--job-name={'-'.join(command_name(words))}")
     files = scripts(COMMAND_SCRIPT, config, options)
     place = next_place(run_dir.slurm)

@@ -20,7 +20,6 @@ from gpt1_ds.slurm.site import array_limit
 from gpt1_ds.slurm.status import note_submission
 from gpt1_ds.slurm.submit import (
     COMMAND_SCRIPT,
-    TRAINING,
     call,
     jobs_before,
     next_place,
@@ -101,7 +100,7 @@ def prepare(
     place = next_place(RunDir(sweep.folder).slurm.resolve())
     options = _options(sweep, config)
     without = ["--nodes=", "--signal=", "--output="]
-    if last and last[0] not in TRAINING:  # which collects, or submits: no GPU works for it
+    if last[:1] == ["slurm"] or (last[:2] == ["scaling", "collect"] and "--missing" not in last):  # no GPU works for it
         without += ["--gpus-", "--gres=", "--cpus-per-gpu="]
     alone = [word for word in options if not word.startswith(tuple(without))]
     alone += ["--nodes=1", f"--output={place.parent}/%j.out"]

@@ -21,7 +21,9 @@ def test_keys_of_the_job_are_not_the_commands(capsys: pytest.CaptureFixture[str]
     found = command(capsys, *words)
     assert "--cpus-per-task=3" in found
     assert "--job-name=data-build" in found
-    assert not [word for word in found if word.startswith(("--dependency", "--signal"))], "it continues nothing"
+    assert not [word for word in found if word.startswith("--dependency")], "it is of no run"
+    assert "--signal=B:USR1@300" in found
+    assert "--signal=B:USR1@300" not in command(capsys, *words, "slurm.time=0:09:59"), "a warning as it begins"
     script = next(number for number, word in enumerate(found) if word.endswith("/command.sbatch"))
     assert found[script + 1 :] == words[:-1]
 
@@ -72,9 +74,17 @@ def test_each_cell_has_the_ranks_that_it_needs(
     assert main(["slurm", "submit", "scaling", "run", *words, "--dry-run"]) == 0
     told = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("sbatch")]
     gpus = [[word for word in line if word.startswith("--gpus-per-node=")] for line in told]
-    assert gpus == [["--gpus-per-node=h100:1"], ["--gpus-per-node=h100:4"], ["--gpus-per-node=h100:1"], []]
+    assert gpus == [
+        ["--gpus-per-node=h100:1"],
+        ["--gpus-per-node=h100:4"],
+        ["--gpus-per-node=h100:1"],
+        ["--gpus-per-node=h100:8"],
+    ]
     waits = [[word.count(":JOB") for word in line if word.startswith("--dependency=")] for line in told]
     assert waits == [[], [], [2], [3]], "branches for all trunks, what collects for all"
+    assert " ".join(told[-1]).endswith(
+        "scaling collect fit.yaml --missing --fit model.vocab_size=40000 slurm.gpus_per_node=h100:8"
+    )
 
 
 @pytest.mark.parametrize(

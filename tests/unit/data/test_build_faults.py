@@ -99,22 +99,44 @@ def never_sees_ctrl_c(process: psutil.Process) -> bool:
     return bool(int(blocked, 16) >> (signal.SIGINT - 1) & 1)
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_ctrl_c_is_one_quiet_line_and_keeps_finished_parts(
-    state: str, corpus: Path, tokenizer_folder: Path, tmp_path: Path
-) -> None:
-    """The signal goes to the whole group, as a terminal sends it."""
-    script, out = tmp_path / "main.py", tmp_path / "out"
+def program(corpus: Path, tokenizer_folder: Path, folder: Path) -> subprocess.Popen[str]:
+    """`gpt1-ds data build` with two workers into `folder`/out, in a process group of its own."""
+    script = folder / "main.py"
     script.write_text(PROGRAM)
-    words = ["data", "build", "--input", corpus, "--tokenizer", tokenizer_folder, "--out", out, "--workers", "2"]
-    process = subprocess.Popen(
-        [sys.executable, script, *words],
+    words = ["data", "build", "--input", corpus, "--tokenizer", tokenizer_folder, "--out", folder / "out"]
+    return subprocess.Popen(
+        [sys.executable, script, *words, "--workers", "2"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores Ctrl-C
     )
+
+
+def test_a_build_that_is_asked_to_end_is_to_be_continued(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    """As the script of its job asks it."""
+    process, out = program(corpus, tokenizer_folder, tmp_path), tmp_path / "out"
+    workers: list[psutil.Process] = []
+    while not STATES["a part is finished"](psutil.Process(process.pid), out):
+        assert process.poll() is None, "the build ended before it could be interrupted"
+        workers = workers_of(psutil.Process(process.pid)) or workers
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    asked, continued = errors.splitlines()
+    assert asked == f"{out}: asked to end; finished parts are kept"
+    assert continued.startswith("to continue: ")
+    assert process.returncode == 75
+    assert not psutil.wait_procs(workers, 10)[1], "no worker outlives it"
+    assert list((out / ".parts").glob("*/[0-9]*/part.json"))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_ctrl_c_is_one_quiet_line_and_keeps_finished_parts(
+    state: str, corpus: Path, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    """The signal goes to the whole group, as a terminal sends it."""
+    process, out = program(corpus, tokenizer_folder, tmp_path), tmp_path / "out"
     seen = psutil.Process(process.pid)
     while not STATES[state](seen, out):
         assert process.poll() is None, "the build ended before it could be interrupted"
