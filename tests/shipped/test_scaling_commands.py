@@ -157,7 +157,7 @@ def test_the_job_after_the_arrays_collects_and_fits(
     assert main(["scaling", "submit", file, "--dry-run", "tracking.tags=[x]"]) == 0
     *_, command = capsys.readouterr().out.splitlines()
     words = shlex.split(command.partition("command.sbatch ")[2])
-    assert words == ["scaling", "collect", file, "--fit", "tracking.tags=[x]"]
+    assert words == ["scaling", "collect", file, "--missing", "--fit", "tracking.tags=[x]"]
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("results.csv", "fit.json", "report.html"))
     assert main([*words, "tracking.wandb=off"]) == 0
     assert "7 cells, 7 done" in capsys.readouterr().out
