@@ -3,7 +3,8 @@
 #   tools/slurm_sandbox.sh up [FOLDER]      then: export SLURM_CONF=FOLDER/slurm.conf, which it prints
 #   tools/slurm_sandbox.sh down [FOLDER]    unless given, that of SLURM_CONF
 # FOLDER is a new one of a random name in TMPDIR unless given; nothing outside it is touched. Needs slurm-wlm and munge
-# (Debian: apt-get install slurm-wlm munge). SANDBOX_NODES (2) and SANDBOX_CPUS (cores of a node, 2) may be set.
+# (Debian: apt-get install slurm-wlm munge). SANDBOX_NODES (2), SANDBOX_CPUS (cores of a node, 2) and SANDBOX_EXPIRE may be
+# set: the seconds (10) that a credential lives, which a job waits that is queued again, and a busy node has to start one.
 set -euo pipefail
 
 user=$(id -un)
@@ -38,7 +39,7 @@ SlurmctldPort=$(free_port)
 SlurmUser=$user
 SlurmdUser=$user
 AuthType=auth/munge
-AuthInfo=socket=$folder/munge.socket,cred_expire=10
+AuthInfo=socket=$folder/munge.socket,cred_expire=${SANDBOX_EXPIRE:-10}
 CredType=cred/munge
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool/%n

@@ -107,6 +107,7 @@ class WandbSegment:
 
     def __init__(self, start: dict[str, Any], people: IO[str]) -> None:
         self.start, self.people = start, people
+        os.environ.pop("WANDB_SERVICE", None)  # of the program that started the run: our own ends with the run
         self.folder, self.tokens = Path(start["folder"]), 0
         self.run = self._begin()
         self.run.define_metric("tokens")

@@ -222,7 +222,10 @@ def test_a_server_that_is_not_there_or_refuses(
         "no key": {"WANDB_BASE_URL": refusing_server},
         "malformed key": {"WANDB_BASE_URL": refusing_server, "WANDB_API_KEY": "not a key!"},
         "wrong key": {"WANDB_BASE_URL": refusing_server, "WANDB_API_KEY": KEY},
-        "no network": {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY},
+        "no network": {
+            **{"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY},
+            "WANDB_SERVICE": "of a notebook",  # which has W&B's library in use
+        },
     }[trouble]
     words = words_for(tiny_data, tmp_path / "runs", "tracking.wandb=online", "train.steps=40")
     environment = {**variables, "HOME": str(tmp_path), "NETRC": os.devnull}

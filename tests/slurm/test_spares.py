@@ -19,7 +19,7 @@ from tools.cluster import Cluster, rank_of
 
 @pytest.fixture
 def three_nodes(tmp_path: Path, tiny_data: Path) -> Iterator[Cluster]:
-    with sandbox_of(3, tmp_path / "s") as folder, cluster_of(Cluster(folder, tmp_path, tiny_data)) as found:
+    with sandbox_of(3, tmp_path / "s", 60) as folder, cluster_of(Cluster(folder, tmp_path, tiny_data)) as found:
         yield found
 
 
