@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 
@@ -249,15 +249,22 @@ def read_books(path: Path, limit: int | None = None) -> Examples:
     `path` is one book or a folder of .txt files. The questions of all books come in turn; `limit` takes the first ones.
     Raises DataError for what is not there or no text, and where nothing can be asked.
     """
-    files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(NEXT_SENTENCE, file.name))
+    return _of_books(path, NEXT_SENTENCE, _questions, limit, "with paragraphs of several sentences")
+
+
+def _of_books(
+    path: Path, name: str, asked: Callable[[Path], Iterator[Example]], limit: int | None, wanted: str
+) -> Examples:
+    """What is asked of each book, the books in turn, in the order of a hash of their names; the first `limit`. Raises
+    DataError for what is not there, and with what is `wanted` of books where nothing can be asked.
+    """
+    files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(name, file.name))
     if not files:
         raise DataError(f"{path}: holds no .txt file; name a book, or the folder that holds books")
-    rounds = zip_longest(*map(_questions, files))
+    rounds = zip_longest(*map(asked, files))
     found = tuple(islice((one for one in chain.from_iterable(rounds) if one is not None), limit))
     if not found:
-        raise DataError(
-            f"{path}: nothing can be asked; {NEXT_SENTENCE} needs books with paragraphs of several sentences"
-        )
+        raise DataError(f"{path}: nothing can be asked; {name} needs books {wanted}")
     return found
 
 
@@ -297,14 +304,7 @@ def read_repeats(path: Path, limit: int | None = None) -> Examples:
     `path` is one book or a folder of .txt files; `limit` takes the first passages. Raises DataError for what is not
     there or no text.
     """
-    files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(REPEAT, file.name))
-    if not files:
-        raise DataError(f"{path}: holds no .txt file; name a book, or the folder that holds books")
-    rounds = zip_longest(*map(_passages, files))
-    found = tuple(islice((one for one in chain.from_iterable(rounds) if one is not None), limit))
-    if not found:
-        raise DataError(f"{path}: nothing can be asked; {REPEAT} needs books of more than {PASSAGE} letters")
-    return found
+    return _of_books(path, REPEAT, _passages, limit, f"of more than {PASSAGE} letters")
 
 
 def _passages(file: Path) -> Iterator[Example]:
