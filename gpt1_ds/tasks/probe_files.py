@@ -255,8 +255,8 @@ def read_books(path: Path, limit: int | None = None) -> Examples:
 def _of_books(
     path: Path, name: str, asked: Callable[[Path], Iterator[Example]], limit: int | None, wanted: str
 ) -> Examples:
-    """What is asked of each book, the books in turn, in the order of a hash of their names; the first `limit`. Raises
-    DataError for what is not there, and with what is `wanted` of books where nothing can be asked.
+    """Returns the first `limit` examples that `asked` makes of books; the books come in turn, in the order of a hash of
+    their names. Raises DataError for what is not there, and where nothing can be asked, which says what is `wanted`.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(name, file.name))
     if not files:

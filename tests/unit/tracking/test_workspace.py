@@ -25,7 +25,6 @@ def keys(spec: Any) -> set[str]:
 def test_a_server_takes_the_panels_of_runs_and_studies(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("wandb_workspaces", reason="comes with the extra `tracking`")
     with serving() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
