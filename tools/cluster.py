@@ -27,7 +27,7 @@ NODES = ["slurm.nodes=2", "slurm.cpus_per_task=1", "slurm.time=0:20:00", "train.
 def sandbox(folder: Path) -> Iterator[Path]:
     """Yields the folder of a SLURM that is up within the block."""
     script = str(ROOT / "tools" / "slurm_sandbox.sh")
-    subprocess.run(["bash", script, "up", str(folder)], check=True, capture_output=True)
+    subprocess.run(["bash", script, "up", str(folder)], check=True, stdout=subprocess.DEVNULL)
     try:
         yield folder
     finally:
@@ -136,8 +136,8 @@ class Cluster:
         self.call("timeout", "3", "scancel", "--signal=USR1", *words, check=False)
 
     def said(self) -> str:
-        """What the jobs' output files hold, and SLURM's queue."""
-        files = sorted(self.place.rglob("*.out"))
+        """What the jobs' output files and SLURM's own logs hold, and its queue."""
+        files = [*sorted(self.place.rglob("*.out")), *sorted((self.folder / "log").glob("slurm*.log"))]
         queue = self.call("squeue", check=False)
         return "\n".join([queue, *(f"--- {file}\n{file.read_text()[-3000:]}" for file in files)])
 

@@ -3,8 +3,7 @@
 #   tools/slurm_sandbox.sh up [FOLDER]      then: export SLURM_CONF=FOLDER/slurm.conf, which it prints
 #   tools/slurm_sandbox.sh down [FOLDER]    unless given, that of SLURM_CONF
 # FOLDER is a new one of a random name in TMPDIR unless given; nothing outside it is touched. Needs slurm-wlm and munge
-# (Debian: apt-get install slurm-wlm munge). SANDBOX_NODES (2), SANDBOX_CPUS (cores of a node, 2) and SANDBOX_EXPIRE may be
-# set: the seconds (10) that a credential lives, which a job waits that is queued again, and a busy node has to start one.
+# (Debian: apt-get install slurm-wlm munge). SANDBOX_NODES (2) and SANDBOX_CPUS (cores of a node, 2) may be set.
 set -euo pipefail
 
 user=$(id -un)
@@ -25,6 +24,8 @@ free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1
 refuse() { echo "$1" >&2; exit 2; }
 
 configure() {
+  local socket=$folder/spool/node$nodes/node${nodes}_99999.4294967291 # of a job's script: where it is too long, jobs are held
+  [ ${#socket} -lt 108 ] || refuse "$folder: is too long by $((${#socket} - 107)) characters for SLURM's sockets; name a shorter one"
   mkdir -p "$folder"
   [ -O "$folder" ] || refuse "$folder: is another person's; name a folder of your own"
   mkdir -p "$folder"/{state,log,spool}
@@ -39,7 +40,7 @@ SlurmctldPort=$(free_port)
 SlurmUser=$user
 SlurmdUser=$user
 AuthType=auth/munge
-AuthInfo=socket=$folder/munge.socket,cred_expire=${SANDBOX_EXPIRE:-10}
+AuthInfo=socket=$folder/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool/%n

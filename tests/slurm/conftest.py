@@ -18,14 +18,14 @@ SANDBOX = str(ROOT / "tools" / "slurm_sandbox.sh")
 
 
 @contextlib.contextmanager
-def sandbox_of(nodes: int, folder: Path, expire: int = 10) -> Iterator[Path]:
+def sandbox_of(nodes: int, folder: Path) -> Iterator[Path]:
     if shutil.which("slurmctld") is None:
         assert "CI" not in os.environ, "CI has SLURM: apt-get install slurm-wlm munge"
         pytest.skip("needs slurm-wlm and munge")
     # jobs take longest, so they get the CPU first (only root may raise a priority; `nice` then only warns)
     command = ["nice", "-n", "-10", "bash", SANDBOX, "up", str(folder)]
-    environment = {**os.environ, "SANDBOX_NODES": str(nodes), "SANDBOX_EXPIRE": str(expire)}
-    subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)
+    environment = {**os.environ, "SANDBOX_NODES": str(nodes)}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120, env=environment)
     yield folder
     subprocess.run(["bash", SANDBOX, "down", str(folder)], check=True, timeout=60)
 
