@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# GPT-1's claims on one shelf of novels: bash tools/claims.sh FOLDER_OF_NOVELS TASKS OUT [rates] [labels] [auxiliary] [layers] [lstm] [zeroshot]
-# Without names all but rates, hours on two cores; the same command resumes. Expectations stand in the studies' files
-# (configs/finetune/study/claims_*). TASKS is a folder that this has filled:
-# gpt1-ds data fetch --out TASKS sst2_sentences glue/qnli glue/mnli snli blimp glue/cola
+# GPT-1's claims on one shelf of novels: bash tools/claims.sh FOLDER_OF_NOVELS TASKS OUT [PART...]
+# PART is rates, labels, controls, auxiliary, layers, lstm or zeroshot; without one, all but rates, in hours on two cores. The
+# same command resumes. Expectations stand in the studies' files (configs/finetune/study/claims_*). TASKS is a folder that
+# this has filled: gpt1-ds data fetch --out TASKS sst2_sentences glue/qnli glue/mnli snli blimp glue/cola
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
 shift 3
-[ $# -gt 0 ] || set -- labels auxiliary layers lstm zeroshot
-among "rates labels auxiliary layers lstm zeroshot" "$@"
+[ $# -gt 0 ] || set -- labels controls auxiliary layers lstm zeroshot
+among "rates labels controls auxiliary layers lstm zeroshot" "$@"
 
 shelf
 [ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
@@ -56,6 +56,6 @@ for claim in "$@"; do
     zeroshot) zeroshot ;;
     rates) rates ;;
     layers) shuffled; study claims_layers ;;
-    labels | auxiliary | lstm) study "claims_$claim" ;;
+    labels | controls | auxiliary | lstm) study "claims_$claim" ;;
   esac
 done

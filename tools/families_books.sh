@@ -1,30 +1,57 @@
 #!/usr/bin/env bash
-# GPT-1, GPT-2, BERT and RoBERTa on one shelf of novels with equal FLOPs: bash tools/families_books.sh FOLDER_OF_NOVELS TASKS [OUT]
-# Tokenizers, datasets, four pre-trainings, their zero-shot scores on minimal pairs, a fine-tuning study with controls, and the
-# curves on one page. About three hours on two cores; the same command resumes. TASKS is a folder that this has
-# filled: gpt1-ds data fetch --out TASKS sst2_sentences snli blimp
+# What pre-training teaches each family on one shelf of novels: bash tools/families_books.sh FOLDER_OF_NOVELS TASKS OUT [FAMILY...]
+# Seven models of one size read 12.3 million tokens each by Muon; then minimal pairs, beside what each knew before it had read
+# anything, and a fine-tuning study with the same models from nothing. FAMILY is bert, t5, prefix, gpt2, roberta, gpt1 or lstm;
+# `study` is the study; without names all. About nine hours of one core; the same command resumes. TASKS is a folder that
+# this has filled: gpt1-ds data fetch --out TASKS sst2_sentences snli blimp
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
-. "$(dirname "$0")/on_novels.sh" "$1" "$2" "${3:-families-books}"
-train() { # NAME PRESET DATASET TOKENS
-    gpt1 pretrain -c "pretrain/$2" run.name="$1" data.path="data/$3" train.tokens=$(($4 / ${REHEARSE:-1})) train.precision=fp32 --nproc 2
-    [ -e "runs/$1/blimp.json" ] || gpt1 evaluate --checkpoint "runs/$1" --out "runs/$1/blimp.json" \
-        probes="[{name: blimp, path: data/blimp, limit: $((6700 / ${REHEARSE:-1}))}]"
+. "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
+shift 3
+[ $# -gt 0 ] || set -- bert t5 prefix gpt2 roberta gpt1 lstm study
+among "bert t5 prefix gpt2 roberta gpt1 lstm study" "$@"
+
+shelf
+link sst2_sentences snli blimp
+
+prepare() { # DATASET, with what its families need
+  local kind=() text=()
+  case $1 in
+    bpe) kind=(bpe) ;;
+    bytes) kind=(gpt2-bpe --masks) text=(--sentences) ;;
+    wordpiece) kind=(wordpiece) text=(--sentences) ;;
+    unigram) kind=(unigram --sentinels 64) ;;
+  esac
+  [ -d "tok_$1" ] || gpt1 tokenizer train --input shelf --out "tok_$1" --model "${kind[@]}" --vocab-size 8000 --unwrap
+  gpt1 data build --input shelf --tokenizer "tok_$1" --out "data/$1" --unwrap --validation 0.05 "${text[@]}"
 }
 
-[ -d tok_bpe ] || gpt1 tokenizer train --input "$books" --out tok_bpe --vocab-size 8000 --unwrap
-[ -d tok_bytes ] || gpt1 tokenizer train --input "$books" --out tok_bytes --model gpt2-bpe --masks --vocab-size 8000 --unwrap
-[ -d tok_wordpiece ] || gpt1 tokenizer train --input "$books" --out tok_wordpiece --model wordpiece --vocab-size 8000 --unwrap
-gpt1 data build --input "$books" --tokenizer tok_bpe --out data/bpe --unwrap --validation 0.05
-for kind in bytes wordpiece; do
-    gpt1 data build --input "$books" --tokenizer "tok_$kind" --out "data/$kind" --unwrap --validation 0.05 --sentences
+pairs() { # CHECKPOINT OUT: a tenth of BLiMP
+  [ -e "$2" ] || gpt1 evaluate --checkpoint "$1" --out "$2" probes="[{name: blimp, path: data/blimp, limit: $((6700 / ${REHEARSE:-1}))}]"
+}
+
+train() { # NAME PRESET DATASET word...
+  local name=$1 preset=$2 dataset=$3
+  shift 3
+  prepare "$dataset"
+  set -- -c "pretrain/$preset" run.name="$name" data.path="data/$dataset" optimizer.name=muon optimizer.weight_decay=0.1 optimizer.lr=3.2e-3 \
+    model.residual_dropout=0 model.embedding_dropout=0 model.attention_dropout=0 schedule.kind=wsd schedule.warmup_fraction=0.05 \
+    schedule.decay_fraction=0.2 train.precision=bf16 train.eval_every=500 train.eval_batches=32 checkpoint.every=500 "$@"
+  gpt1 pretrain "$@" train.tokens=$((12288000 / ${REHEARSE:-1}))
+  [ -d "runs/$name-untrained" ] || gpt1 pretrain "$@" run.name="$name-untrained" train.steps=1 optimizer.lr=1e-9
+  pairs "runs/$name" "$name.json"
+  pairs "runs/$name-untrained" "$name-untrained.json"
+}
+
+for what in "$@"; do
+  case $what in
+    bert) train bert bert_books_cpu wordpiece train.global_batch=32 train.micro_batch=32 ;;
+    roberta) train roberta roberta_books_cpu bytes train.global_batch=32 train.micro_batch=32 ;;
+    t5 | prefix) train "$what" "${what}_books_cpu" unigram train.global_batch=16 train.micro_batch=16 ;;
+    gpt1) train gpt1 books_cpu bpe model.context=128 train.global_batch=16 train.micro_batch=16 ;;
+    gpt2) train gpt2 gpt2_books_cpu bytes model.context=128 train.global_batch=16 train.micro_batch=16 ;;
+    lstm) train lstm books_lstm bpe model.context=128 train.global_batch=16 train.micro_batch=16 ;;
+    study) study families_books ;;
+  esac
 done
-link sst2_sentences snli blimp
-# 22.19 MFLOPs a token with rows of 256 tokens, 12.87 with rows of 64 of which 15 % are predicted: as many FLOPs.
-train gpt1 books_cpu bpe 3999744
-train gpt2 gpt2_books_cpu bytes 3999744
-train bert bert_books_cpu wordpiece 6897664
-train roberta roberta_books_cpu bytes 6897664
-study families_books
-gpt1 report runs/gpt1 runs/gpt2 runs/bert runs/roberta --out report

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # All checks and tests on a fresh machine: formatting, types, then tests with real processes. Words go to pytest:
-#   bash tools/test.sh                  what takes seconds; with CI=true all: SLURM, faults, fake GPUs, too
+#   bash tools/test.sh                  what takes seconds; with CI=true all: SLURM, faults, fake GPUs, tables, too
 #   bash tools/test.sh tests/unit -k dropout
-#   bash tools/test.sh tests/tables         tables of the claims, made again: CI leaves them to people
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/setup.sh
@@ -14,7 +13,7 @@ unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the pa
 .venv/bin/ruff format --check --quiet .
 .venv/bin/mypy
 cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
-set -- -n $((cores < 8 ? cores + 1 : 8)) tests --ignore=tests/tables
+set -- -n $((cores < 8 ? cores + 1 : 8)) tests
 if [ -n "${CI:-}" ]; then
   trap wait EXIT
   nice bash tools/fakecuda.sh -- true 2>/dev/null & # downloads while tests run; below it is tried again, and says why not
