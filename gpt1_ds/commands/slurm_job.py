@@ -340,7 +340,7 @@ def _verdict(options: argparse.Namespace) -> int:
         print(",".join(bad))
     print("\n".join(lines), file=sys.stderr)
     if not well and bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all have is no node's own fault
-        fault = Fault("; ".join(lines[:-1]), tuple(bad) if len(bad) < len(options.hosts) else ())
+        fault = Fault("; ".join(lines[:-1] or lines), tuple(bad) if len(bad) < len(options.hosts) else ())
         write_fault(RunDir(Path(os.environ[RUN_VARIABLE])), "check", fault)
     return 0 if well else 1
 

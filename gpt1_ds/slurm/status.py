@@ -63,6 +63,8 @@ def bad_hosts(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Iterat
 
 def verdict(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> tuple[bool, list[str]]:
     """(whether all is well, lines to show)"""
+    if not reports:  # a step starts on all nodes or on none: whose fault it is cannot be told
+        return False, [f"none of {', '.join(hosts)} answered: the step did not start; what srun said is above"]
     bad = list(bad_hosts(reports, hosts))
     if bad:
         names = ",".join(dict.fromkeys(host for host, _ in bad))

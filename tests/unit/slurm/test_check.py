@@ -40,6 +40,13 @@ def test_a_silent_host_and_a_full_disk() -> None:
     assert lines == ["c: did not answer", "b: disk: full", "leave them out: slurm.exclude=c,b"]
 
 
+def test_no_host_is_blamed_where_none_answered() -> None:
+    """srun starts a step on all nodes or on none."""
+    well, lines = verdict([], ["a", "b"])
+    assert not well
+    assert lines == ["none of a, b answered: the step did not start; what srun said is above"]
+
+
 def test_one_rank_that_reaches_nobody_is_named() -> None:
     reports = [report("a", 0), report("b", 1, reached=None), report("c", 2)]
     well, lines = verdict(reports, ["a", "b", "c"])
