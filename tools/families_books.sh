@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What pre-training teaches each family on one shelf of novels: bash tools/families_books.sh FOLDER_OF_NOVELS TASKS OUT [FAMILY...]
-# Seven models of one size read 12.3 million tokens each by Muon; then minimal pairs, beside what each knew before it had read
-# anything, and a fine-tuning study with the same models from nothing. FAMILY is bert, t5, prefix, gpt2, roberta, gpt1 or lstm;
-# `study` is the study; without names all. About nine hours of one core; the same command resumes. TASKS is a folder that
-# this has filled: gpt1-ds data fetch --out TASKS sst2_sentences snli blimp
+# What pre-training teaches each family on a shelf of novels: bash tools/families_books.sh FOLDER_OF_NOVELS TASKS OUT [PART...]
+# Seven models of one size read 12.3 million tokens each by Muon; then minimal pairs, and a fine-tuning study with the same
+# models from nothing. PART is bert, t5, prefix, gpt2, roberta, gpt1, lstm, or study, which needs them all; without one, all, in
+# about nine hours of one core. The same command resumes. TASKS is a folder that this has filled:
+# gpt1-ds data fetch --out TASKS sst2_sentences snli blimp
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
@@ -27,10 +27,6 @@ prepare() { # DATASET, with what its families need
   gpt1 data build --input shelf --tokenizer "tok_$1" --out "data/$1" --unwrap --validation 0.05 "${text[@]}"
 }
 
-pairs() { # CHECKPOINT OUT: a tenth of BLiMP
-  [ -e "$2" ] || gpt1 evaluate --checkpoint "$1" --out "$2" probes="[{name: blimp, path: data/blimp, limit: $((6700 / ${REHEARSE:-1}))}]"
-}
-
 train() { # NAME PRESET DATASET word...
   local name=$1 preset=$2 dataset=$3
   shift 3
@@ -39,11 +35,12 @@ train() { # NAME PRESET DATASET word...
     model.residual_dropout=0 model.embedding_dropout=0 model.attention_dropout=0 schedule.kind=wsd schedule.warmup_fraction=0.05 \
     schedule.decay_fraction=0.2 train.precision=bf16 train.eval_every=500 train.eval_batches=32 checkpoint.every=500 "$@"
   gpt1 pretrain "$@" train.tokens=$((12288000 / ${REHEARSE:-1}))
-  [ -d "runs/$name-untrained" ] || gpt1 pretrain "$@" run.name="$name-untrained" train.steps=1 optimizer.lr=1e-9
-  pairs "runs/$name" "$name.json"
-  pairs "runs/$name-untrained" "$name-untrained.json"
+  [ -e "runs/$name/eval.json" ] || gpt1 evaluate --checkpoint "runs/$name" \
+    probes="[{name: blimp, path: data/blimp, limit: $((6700 / ${REHEARSE:-1}))}]"
+  read_by+=("runs/$name")
 }
 
+read_by=()
 for what in "$@"; do
   case $what in
     bert) train bert bert_books_cpu wordpiece train.global_batch=32 train.micro_batch=32 ;;
@@ -55,3 +52,4 @@ for what in "$@"; do
     study) study families_books ;;
   esac
 done
+[ ${#read_by[@]} = 0 ] || "$root/.venv/bin/python" "$root/tools/probe_curves.py" "${read_by[@]}" --out probes

@@ -4,7 +4,8 @@
 
 Each RUN was scored by `gpt1-ds evaluate -c evaluate/claims --every`. FOLDER gets probes.csv, probes.png and ends.csv:
 the means over seeds at the first and the last checkpoint, and the differences of models.
-Runs named seed-N are seeds of the model that their folder is named after: they share a colour.
+Runs named seed-N are seeds of the model that their folder is named after: they share a colour. Where each run was
+scored at one checkpoint, without --every, there are no curves, and a line of the figure is a model.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def table(stories: Sequence[RunStory]) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def draw_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Held-out loss and each probe: models in colours, with intervals; controls grey and broken; chance a line."""
     from matplotlib.figure import Figure
 
@@ -88,6 +89,35 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.set_xscale("log")
         axes.set_xlabel("training tokens", fontsize=8)
         axes.grid(alpha=0.25)
+    shown = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def draw_ends(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Each probe's scores of models that have one checkpoint each, with intervals; controls grey; chance a line. Losses
+    are of other tokens in every family, and not drawn.
+    """
+    from matplotlib.figure import Figure
+
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    probes = [probe for probe in PANELS if any(row["probe"] == probe for row in rows)]
+    figure = Figure(figsize=(2 + 3.2 * len(probes), 1.1 + 0.3 * len(models)), layout="constrained")
+    for axes, probe in zip(figure.subplots(1, len(probes), sharey=True, squeeze=False).flat, probes, strict=True):
+        scale = _scale(probe)
+        for line, model in enumerate(models):
+            for one in summary([row for row in rows if (row["model"], row["probe"]) == (model, probe)]):
+                for key, before, color in (("control", "control_", "0.55"), ("score", "", "C0")):
+                    bounds = [scale * (one.get(f"{before}{end}") or one[key]) for end in ("low", "high")]
+                    axes.plot(bounds, [line, line], color=color)
+                    axes.plot([scale * one[key]], [line], "o", color=color, label=key)
+        axes.axvline(
+            scale * next(row["chance"] for row in rows if row["probe"] == probe), color="C3", lw=1, label="chance"
+        )
+        axes.set_title(PANELS[probe][0], fontsize=9)
+        axes.grid(alpha=0.25)
+        axes.set_yticks(range(len(models)), models)
+        axes.set_ylim(len(models) - 0.5, -0.5)  # the first model on top
     shown = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), fontsize=8)
     figure.savefig(path, dpi=120)
@@ -191,7 +221,8 @@ def main() -> None:
     words.out.mkdir(parents=True, exist_ok=True)
     write_table(words.out / "probes.csv", COLUMNS, rows)
     write_table(words.out / "ends.csv", ENDS, ends(rows))
-    draw(rows, words.out / "probes.png")
+    grown = any(len(scores) > 1 for story in stories for scores in story.probes.values())
+    (draw_curves if grown else draw_ends)(rows, words.out / "probes.png")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,15 @@ import pytest
 
 ORDER = (
     *("tests/guards/", "tests/slurm/test_jobs", "tests/unit/", "tests/slurm/test_failures", "tests/parallel/"),
-    *("tests/slurm/test_hosts", "tests/faults/", "tests/slurm/", "tests/tables/", "tests/shipped/", "tests/golden/", ""),
+    *(
+        "tests/slurm/test_hosts",
+        "tests/faults/",
+        "tests/slurm/",
+        "tests/tables/",
+        "tests/shipped/",
+        "tests/golden/",
+        "",
+    ),
 )
 APART: tuple[str, ...] = ()
 LONGEST = 60.0  # seconds

@@ -9,7 +9,7 @@ import pytest
 from gpt1_ds.report.runs import read
 from tests.unit.report.test_page import run as plain_run
 from tests.unit.report.test_zero_shot_chart import add, entry
-from tools.probe_curves import draw, ends, summary, table
+from tools.probe_curves import draw_curves, draw_ends, ends, summary, table
 
 run = plain_run
 BOUNDS = {"low": 0.5, "high": 0.7, "control": 0.48, "control_low": 0.47, "control_high": 0.49}
@@ -31,8 +31,9 @@ def test_each_checkpoint_has_a_row_with_its_control(run: Path, tmp_path: Path) -
         [0.5, 0.7, 0.48, 0.47, 0.49, 0.5],
         [0.53, 0.61, 0.44, 0.4, 0.48, 0.5],
     ]
-    draw(table([story]), tmp_path / "probes.png")
-    assert (tmp_path / "probes.png").stat().st_size > 5000
+    for draw in (draw_curves, draw_ends):
+        draw(table([story]), tmp_path / "probes.png")
+        assert (tmp_path / "probes.png").stat().st_size > 5000
 
 
 def test_seeds_are_one_curve_with_an_interval_over_seeds_and_examples() -> None:
