@@ -28,9 +28,10 @@ from gpt1_ds.report.runs import RunStory
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.comparison import half_over_seeds
 
-BOUNDS = ("low", "high", "control", "control_low", "control_high", "chance")
+ABOVE = ("above_control", "above_control_low", "above_control_high")
+BOUNDS = ("low", "high", "control", "control_low", "control_high", *ABOVE, "chance")
 COLUMNS = ("model", "run", "probe", "metric", "step", "tokens", "score", *BOUNDS, "examples")
-ENDS = ("model", "probe", "seeds", "tokens", "first", "first_control", "last", "low", "high", "control")
+ENDS = ("model", "probe", "seeds", "tokens", "first", "first_control", "last", "low", "high", "control", *ABOVE)
 CONTROLS = ("--", ":", "-.")  # of the first model, the second, ...
 LOSS = "held-out loss, nats per token"
 PANELS = {  # probe -> what is drawn of it, its keys in eval.json begin with
@@ -51,14 +52,14 @@ def table(stories: Sequence[RunStory]) -> list[dict[str, Any]]:
     """A row for each run, probe and checkpoint."""
     rows: list[dict[str, Any]] = []
     for story in stories:
-        tokens = story.config.train.global_batch * story.config.model.context  # of a step
+        tokens = story.config.train.global_batch * story.config.row.fed  # of a step
         named = {"model": model_of(story), "run": story.name}
         for one in story.evaluations:
             place = {"step": one["step"], "tokens": one["step"] * tokens}
             rows.append({**named, "probe": "held_out", "metric": "loss", **place, "score": one["loss"]})
         for probe, (_, prefix) in PANELS.items():
             metric = prefix or SCALES[probe].metric
-            keys = {key: f"{prefix}_{key}" if prefix else key for key in BOUNDS}
+            keys = {key: f"{prefix}_{key}" if prefix else key for key in BOUNDS}  # cola has nothing above its control
             for one in story.probes.get(probe, []):
                 values = {name: one.get(key) for name, key in keys.items()}
                 place = {"step": one["step"], "tokens": one["step"] * tokens}
@@ -161,8 +162,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(here) < len(runs):
             continue
         one = dict(here[0])
-        for key, low, high in (("score", "low", "high"), ("control", "control_low", "control_high")):
-            one |= _joined(here, key, low, high) if key in one else {}
+        for key, low, high in (("score", "low", "high"), ("control", "control_low", "control_high"), ABOVE):
+            one |= _joined(here, key, low, high) if one.get(key) is not None else {}
         found.append(one)
     return found
 
@@ -196,7 +197,7 @@ def ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "tokens": last["tokens"],
                 },
                 **{"first": 100 * first["score"], "first_control": 100 * first["control"], "last": 100 * last["score"]},
-                **{key: 100 * last[key] for key in ("low", "high", "control")},
+                **{key: 100 * last[key] for key in ("low", "high", "control", *ABOVE) if last.get(key) is not None},
             }
         found += named.values()
         for one, other in itertools.combinations(named.values(), 2):

@@ -22,7 +22,7 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.tasks.probe_scores import score_probe, with_control
+from gpt1_ds.tasks.probe_scores import above_control, score_probe, with_control
 from gpt1_ds.tasks.questions import (
     Frame,
     Question,
@@ -55,10 +55,12 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups, show: Sho
         rows, row_N, sequence_N = tokens_alone([*asked, *fitted], frame)
         each = shared_scores(loaded, rows, [1] * len(rows), frame, groups, show)[:, 0]
         sums = np.bincount(sequence_N, each[row_N], len(scores_N2)).astype(np.float64)
-        return with_control(found, score_probe(probe, asked, sums, fitted))
+        above = above_control(probe, asked, scores_N2[:, 0], asked, sums)
+        return with_control(found, score_probe(probe, asked, sums, fitted), above)
     alone = [question.alone(frame) for question in asked]
-    scores_N2 = scores(alone)
-    return with_control(found, score_probe(probe, alone, scores_N2[:, 0], (), scores_N2[:, 1], size))
+    alone_N2 = scores(alone)
+    above = above_control(probe, asked, scores_N2[:, 0], alone, alone_N2[:, 0])
+    return with_control(found, score_probe(probe, alone, alone_N2[:, 0], (), alone_N2[:, 1], size), above)
 
 
 def shared_scores(

@@ -31,7 +31,7 @@ _PRIVATE = ("path", "sts", "tokenizer")  # places on the machine that trained
 _COUNTS = (  # metrics that are no result
     *("examples", "fitted", "paradigms", "threshold", "shots", "tokens", "perplexity_control"),
     *(f"{area}{name}" for area in ("", "auc_") for name in ("chance", "control", "control_low", "control_high")),
-    *("low", "high", "auc_low", "auc_high"),
+    *("low", "high", "auc_low", "auc_high", "above_control", "above_control_low", "above_control_high"),
 )
 
 _TRAINING = """

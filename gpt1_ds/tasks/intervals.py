@@ -3,7 +3,7 @@
 - of a share that is right, Wilson's (1927); of the mean of several shares, which count alike, theirs put together as
   Zou and Donner (2008) do: no lower end is below 0, and all right is not certainty
 - of the area under the ROC curve, DeLong et al.'s (1988) standard error, computed from ranks (Sun and Xu 2014)
-- of a mean of numbers, that of a normal distribution
+- of a mean of numbers, or of several such means, which count alike, that of a normal distribution
 - of Matthews' correlation, the percentiles of a bootstrap: the counts of right and wrong answers of either class, drawn
   again with a fixed seed. A threshold is not fitted again.
 """
@@ -39,6 +39,14 @@ def of_mean(values_N: NDArray[np.float64]) -> tuple[float, float]:
     """(low, high) of the mean of numbers; of one number the number itself."""
     half = Z * float(values_N.std(ddof=1)) / len(values_N) ** 0.5 if len(values_N) > 1 else 0.0
     return float(values_N.mean()) - half, float(values_N.mean()) + half
+
+
+def of_means(parts: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """(low, high) of the mean of the means of `parts`, which count alike; a part of one number adds nothing."""
+    mean = float(np.mean([part.mean() for part in parts]))
+    halves = [(of_mean(part)[1] - part.mean()) / len(parts) for part in parts]
+    half = float(np.sqrt(np.square(halves).sum()))
+    return mean - half, mean + half
 
 
 def of_area(values_N: NDArray[np.float64], gold_N: NDArray[np.int64]) -> tuple[float, float, float] | None:

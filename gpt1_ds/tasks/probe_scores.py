@@ -1,6 +1,8 @@
 """What the scores of sequences say of a probe's questions: its metrics, their intervals, and their control's.
 
 `low` and `high` are the 95 % interval of the first metric (intervals.py): what another draw of as many questions does.
+`above_control` is the first metric less the control's, question by question, which tells smaller differences apart than
+the two intervals do. CoLA and lambada, whose metric is no mean over questions, have none.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from numpy.typing import NDArray
 from gpt1_ds.tasks import intervals, metrics, probe_files
 from gpt1_ds.tasks.questions import Question
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
+
+BLIMP = "blimp"
+NOTHING: Mapping[str, float] = {}
 
 
 def score_probe(
@@ -34,26 +39,57 @@ def score_probe(
     if probe.name == probe_files.LAMBADA:
         assert likeliest is not None, "the caller has them"
         return probe_files.measured(sums, likeliest)
-    counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
-    values = sums if probe.template else sums / np.maximum(counts, 1)
+    if probe.name == BLIMP:
+        return _phenomena(probe, asked, sums)
     if probe.sums_tokens:
-        return _phenomena(probe, asked, sums) if probe.name == "blimp" else _acceptability(values, asked, fitted)
-    if probe.name == "sst2" and not probe.template:
-        values = _calibrated(sums) if len(set(counts.tolist())) > 1 else sums
+        return _acceptability(sums / _counts((*asked, *fitted)), asked, fitted)
+    points = question_points(probe, asked, sums)
     if probe.name == probe_files.REPEAT:
-        low, high = intervals.of_mean(values)
+        low, high = intervals.of_mean(points)
         chance = -float(np.log(vocabulary))
-        return {"log_probability": float(values.mean()), "low": low, "high": high, "chance": chance,
+        return {"log_probability": float(points.mean()), "low": low, "high": high, "chance": chance,
                 "examples": len(asked)}  # fmt: skip
-    sizes = [len(question.sequences) for question in asked]
-    points = [_points(part, q.label) for part, q in zip(np.split(values, np.cumsum(sizes)[:-1]), asked, strict=True)]
-    return {**_shares([float(np.mean(points))], [len(asked)]), "chance": float(np.mean([1 / size for size in sizes])),
-            "examples": len(asked)}  # fmt: skip
+    chance = float(np.mean([1 / len(question.sequences) for question in asked]))
+    return {**_shares([float(points.mean())], [len(asked)]), "chance": chance, "examples": len(asked)}
 
 
-def with_control(found: Mapping[str, float], control: Mapping[str, float]) -> dict[str, float]:
+def question_points(probe: Probe, asked: Sequence[Question], sums: Float64s) -> Float64s:
+    """float64 [len(asked)]: of each question 1 for a right answer, 0 for a wrong one, a share where several are the
+    best; of repeat the log-probability of a token. `sums` as in `score_probe`.
+    """
+    count_N = _counts(asked)
+    values = sums if probe.template or probe.name == BLIMP else sums / count_N
+    if probe.name == "sst2" and not probe.template:
+        values = _calibrated(sums) if len(set(count_N.tolist())) > 1 else sums
+    if probe.name == probe_files.REPEAT:
+        return values
+    parts = np.split(values, np.cumsum([len(question.sequences) for question in asked])[:-1])
+    return np.array([_points(part, question.label) for part, question in zip(parts, asked, strict=True)])
+
+
+def above_control(
+    probe: Probe, asked: Sequence[Question], sums: Float64s, alone: Sequence[Question], of_control: Float64s
+) -> dict[str, float]:
+    """How far the metric is above that of the control, whose questions are `alone` and in the same order, and the 95 %
+    interval of this difference; nothing of CoLA and lambada.
+    """
+    if probe.name == probe_files.LAMBADA or (probe.sums_tokens and probe.name != BLIMP):
+        return {}
+    difference_N = question_points(probe, asked, sums) - question_points(probe, alone, of_control)
+    groups: dict[str, list[float]] = {}
+    for question, difference in zip(asked, difference_N, strict=True):
+        groups.setdefault(question.group if probe.name == BLIMP else "", []).append(difference)
+    parts = [np.array(part) for part in groups.values()]
+    low, high = intervals.of_means(parts)
+    mean = float(np.mean([part.mean() for part in parts]))
+    return {"above_control": mean, "above_control_low": low, "above_control_high": high}
+
+
+def with_control(
+    found: Mapping[str, float], control: Mapping[str, float], above: Mapping[str, float] = NOTHING
+) -> dict[str, float]:
     """The metrics of a probe with those of its control (zeroshot.py): before each chance, what the control has of the
-    same metric and its interval, and lambada's other metric.
+    same metric and its interval, how far the metric is `above` it, and lambada's other metric.
     """
     merged: dict[str, float] = {}
     for key, value in found.items():
@@ -61,6 +97,7 @@ def with_control(found: Mapping[str, float], control: Mapping[str, float]) -> di
             before = key.removesuffix("chance")  # of the area under the curve, or nothing
             merged[f"{before}control"] = control[before.removesuffix("_") or next(iter(found))]
             merged |= {f"{before}control_{end}": control[before + end] for end in ("low", "high")}
+            merged |= above if not before else {}
         merged[key] = value
         if key == "perplexity":
             merged["perplexity_control"] = control[key]
@@ -69,7 +106,7 @@ def with_control(found: Mapping[str, float], control: Mapping[str, float]) -> di
 
 def shown_score(found: Mapping[str, float]) -> str:
     """One line for people, like `accuracy 0.561 (0.557 to 0.565), control 0.502 (0.498 to 0.506), chance 0.5`."""
-    ends = {key: (f"{key}_low", f"{key}_high") for key in ("auc", "control", "auc_control")}
+    ends = {key: (f"{key}_low", f"{key}_high") for key in ("auc", "control", "auc_control", "above_control")}
     ends[next(iter(found))] = ("low", "high")
     parts = []
     for key, value in found.items():
@@ -103,6 +140,11 @@ def best_threshold(values: Float64s, labels: NDArray[np.int64]) -> float:
     return float((ordered[cut - 1] + ordered[cut]) / 2)
 
 
+def _counts(questions: Sequence[Question]) -> NDArray[np.int64]:
+    """int64 [sequences]: how many tokens of each are scored, at least 1."""
+    return np.maximum([count for question in questions for count in question.scored], 1)
+
+
 def _points(values: Float64s, label: int) -> float:
     """1 for a right answer, 0 for a wrong one, a share where several are the best."""
     best = values == values.max()
@@ -126,8 +168,8 @@ def _calibrated(sums: Float64s) -> Float64s:
 def _phenomena(probe: Probe, asked: Sequence[Question], sums: Float64s) -> dict[str, float]:
     """The mean over the phenomena, and the accuracy of each."""
     points: dict[str, list[float]] = {}
-    for question, pair in zip(asked, sums.reshape(-1, 2), strict=True):
-        points.setdefault(question.group, []).append(_points(pair, question.label))
+    for question, point in zip(asked, question_points(probe, asked, sums), strict=True):
+        points.setdefault(question.group, []).append(float(point))
     each = {name: float(np.mean(points[name])) for name in sorted(points)}
     return {
         **_shares([*each.values()], [len(points[name]) for name in each]),

@@ -10,7 +10,7 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from gpt1_ds.tasks import intervals
 from gpt1_ds.tasks.base import Example
-from gpt1_ds.tasks.probe_scores import best_threshold, score_probe, shown_score, with_control
+from gpt1_ds.tasks.probe_scores import above_control, best_threshold, score_probe, shown_score, with_control
 from gpt1_ds.tasks.questions import Question
 from gpt1_ds.tasks.zeroshot import Probe
 
@@ -48,6 +48,34 @@ def test_pairs_are_compared_by_sums_and_phenomena_count_alike() -> None:
     each = {"a": 2 / 3, "b": 1.0}
     whole = {"accuracy": (2 / 3 + 1) / 2, "low": low, "high": high, "chance": 0.5, "examples": 4, "paradigms": 3}
     assert found == whole | each
+
+
+def test_a_difference_to_the_control_is_that_of_each_question() -> None:
+    pairs = [replace(one, group=group) for one, group in zip(asked([(2, 3)] * 5, [0] * 5), "aaabb", strict=True)]
+    ours = np.array([-1, -2, -1, -2, -2, -1, -1, -2, -1, -2.0])  # right, right, wrong; right, right
+    control = np.array([-2, -1, -1, -2, -2, -1, -1, -1, -2, -1.0])  # wrong, right, wrong; half, wrong
+    found = above_control(probe("blimp"), pairs, ours, pairs, control)
+    assert found["above_control"] == pytest.approx((1 / 3 + 3 / 4) / 2), "groups count alike"
+    variances = np.var([1, 0, 0], ddof=1) / 3, np.var([0.5, 1], ddof=1) / 2
+    half = intervals.Z * (sum(variances)) ** 0.5 / 2
+    assert found["above_control_high"] - found["above_control"] == pytest.approx(half)
+    assert found["above_control"] - found["above_control_low"] == pytest.approx(half)
+    merged = with_control(
+        {"accuracy": 0.9, "low": 0.8, "high": 1.0, "chance": 0.5}, {"accuracy": 0.5, "low": 0.4, "high": 0.6}, found
+    )
+    assert [*merged][-5:] == ["control_high", *found, "chance"]
+
+
+def test_the_control_of_answers_alone_has_sequences_of_its_own() -> None:
+    whole, alone = asked([(2, 2)] * 2, [0, 1]), asked([(1, 1)] * 2, [0, 1])
+    found = above_control(probe("copa"), whole, np.array([-1, -2, -2, -1.0]), alone, np.array([-1, -1, -1, -2.0]))
+    assert found["above_control"] == pytest.approx((1 / 2 + 1) / 2)
+
+
+@pytest.mark.parametrize("name", ["cola", "lambada"])
+def test_metrics_that_are_no_mean_over_questions_have_no_difference(name: str) -> None:
+    one = asked([(2,)], [1])
+    assert above_control(probe(name), one, np.array([-1.0]), one, np.array([-1.0])) == {}
 
 
 def test_equals_share_the_point() -> None:
