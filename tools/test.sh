@@ -13,7 +13,7 @@ unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the pa
 .venv/bin/ruff format --check --quiet .
 .venv/bin/mypy
 cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
-set -- -n $((cores < 8 ? cores + 1 : 8)) tests
+set -- -n $((cores < 8 ? cores + 1 : 8)) tests --ignore=tests/tables
 if [ -n "${CI:-}" ]; then
   trap wait EXIT
   nice bash tools/fakecuda.sh -- true 2>/dev/null & # downloads while tests run; below it is tried again, and says why not
@@ -21,6 +21,7 @@ else
   set -- "$@" -m "not slow" --ignore=tests/slurm --ignore=tests/faults
 fi
 .venv/bin/python -m pytest "$@"
+[ -z "${CI:-}" ] || .venv/bin/python -m pytest tests/tables # minutes on all cores, so not beside jobs with limits
 wait
 if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
   # with CI=true a machine that cannot make the environment fails; it says why. Kernels take minutes for each GPU
