@@ -23,7 +23,8 @@ from tools.runs import configuration
 TWO = ModelConfig(kind="encoder_decoder", norm="pre", layers=1, width=32, heads=2, context=64, positions="relative")
 TEXT_MODELS = {"t5": TWO, "prefix": replace(TWO, kind="gpt", mask="prefix", positions="learned")}
 SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"
-KEYS = {"accuracy", "low", "high", "control", "control_low", "control_high", "chance", "examples"}
+ABOVE = {"above_control", "above_control_low", "above_control_high"}
+KEYS = {"accuracy", "low", "high", "control", "control_low", "control_high", *ABOVE, "chance", "examples"}
 Gpt1 = Callable[..., tuple[int, list[str]]]
 
 
