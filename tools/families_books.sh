@@ -2,7 +2,7 @@
 # What pre-training teaches each family on a shelf of novels: bash tools/families_books.sh FOLDER_OF_NOVELS TASKS OUT [PART...]
 # Seven models of one size read 12.3 million tokens each by Muon; then minimal pairs, and a fine-tuning study with the same
 # models from nothing. PART is bert, t5, prefix, gpt2, roberta, gpt1, lstm, or study, which needs them all; without one, all, in
-# about nine hours of one core. The same command resumes. TASKS is a folder that this has filled:
+# about seven hours of one core. The same command resumes. TASKS is a folder that this has filled:
 # gpt1-ds data fetch --out TASKS sst2_sentences snli blimp
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
@@ -37,10 +37,10 @@ train() { # NAME PRESET DATASET word...
   gpt1 pretrain "$@" train.tokens=$((12288000 / ${REHEARSE:-1}))
   [ -e "runs/$name/eval.json" ] || gpt1 evaluate --checkpoint "runs/$name" \
     probes="[{name: blimp, path: data/blimp, limit: $((6700 / ${REHEARSE:-1}))}]"
-  read_by+=("runs/$name")
+  scored+=("runs/$name")
 }
 
-read_by=()
+scored=()
 for what in "$@"; do
   case $what in
     bert) train bert bert_books_cpu wordpiece train.global_batch=32 train.micro_batch=32 ;;
@@ -52,4 +52,4 @@ for what in "$@"; do
     study) study families_books ;;
   esac
 done
-[ ${#read_by[@]} = 0 ] || "$root/.venv/bin/python" "$root/tools/probe_curves.py" "${read_by[@]}" --out probes
+[ ${#scored[@]} = 0 ] || "$root/.venv/bin/python" "$root/tools/probe_curves.py" "${scored[@]}" --out probes

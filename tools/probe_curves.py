@@ -90,9 +90,7 @@ def draw_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.set_xscale("log")
         axes.set_xlabel("training tokens", fontsize=8)
         axes.grid(alpha=0.25)
-    shown = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), fontsize=8)
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
 def draw_ends(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -119,6 +117,11 @@ def draw_ends(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.set_yticks(range(len(models)), models)
         axes.set_ylim(len(models) - 0.5, -0.5)  # the first model on top
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Writes the figure with one legend for all panels."""
     shown = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), fontsize=8)
     figure.savefig(path, dpi=120)

@@ -1,8 +1,8 @@
 """What the scores of sequences say of a probe's questions: its metrics, their intervals, and their control's.
 
 `low` and `high` are the 95 % interval of the first metric (intervals.py): what another draw of as many questions does.
-`above_control` is the first metric less the control's, question by question, which tells smaller differences apart than
-the two intervals do. CoLA and lambada, whose metric is no mean over questions, have none.
+`above_control` is the first metric less the control's, question by question, whose interval is narrower
+than the two intervals together. CoLA and lambada, whose metric is no mean over questions, have none.
 """
 
 from __future__ import annotations
