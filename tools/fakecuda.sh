@@ -15,7 +15,8 @@ pins=${FAKECUDA_PINS:-}      # a file of versions by which all else is installed
 python=${FAKECUDA_PYTHON:-$rest/bin/python}
 space=8 # GB that must be free: the wheels and what they unpack to
 failure="tests/fakecuda is not run"
-[ -z "$pins" ] || space=12 failure="no twin is made"
+[ -z "$pins" ] || space=12
+[ "$venv" = .venv-fakecuda ] || failure="no twin is made"
 cannot() { echo "$failure: $*" >&2; exit 69; }
 
 # === is this very version and no local build of it: the +cpu wheel answers to == as well
@@ -33,9 +34,10 @@ if [ ! -e "$stamp" ]; then
   echo "setting up $venv (once)" >&2
   "$python" -m venv --clear "$venv" || cannot "no virtual environment could be made"
   pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
-  pip install --no-compile ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$cuda" 2>/dev/null ||
+  pip install --no-compile ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$cuda" 2>"$venv/pip.log" ||
     pip install --no-compile "$cuda" --index-url https://download.pytorch.org/whl/cu130 2>/dev/null ||
-    cannot "$cuda could not be installed; set TORCH_INDEX_URL to an index that has its CUDA build"
+    cannot "$cuda could not be installed ($(sed -n 's/^ERROR: //p' "$venv/pip.log" | head -n 1));" \
+      "set TORCH_INDEX_URL to an index that has its CUDA build"
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   if [ -n "$pins" ]; then
     pip install --no-compile "setuptools>=77" wheel

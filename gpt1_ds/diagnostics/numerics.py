@@ -6,7 +6,7 @@ without bf16 units; relative to its tensor it hardly depends on the size.
 
 Every check takes the device, so that tests run it where there is no GPU.
 
-Shapes: G = rows x heads, S positions, H head width, B rows, D width, T positions of the loss, V vocabulary.
+Shapes: G = rows x heads, N heads, S positions, H head width, B rows, D width, T positions of the loss, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from gpt1_ds.model import dropout
 from gpt1_ds.model.build import compile_blocks
 from gpt1_ds.model.kernels import attention
 from gpt1_ds.model.kernels.cross_entropy import head_loss
-from gpt1_ds.model.kernels.inputs import Drop
+from gpt1_ds.model.kernels.inputs import Drop, Scores
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.states import States
 from gpt1_ds.model.transformer import Block
 from gpt1_ds.objectives.base import row_facts
 
 Kind = Literal["exact", "fused"]  # of attention
+Seen = Literal["documents", "padded rows and a bias"]  # what decides, beside the order, which keys a query sees and how
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FACTORS = {"fp32": 8, "bf16": 3}  # of a CPU's error: fast exponentials and sums in another order, but no TF32
@@ -181,6 +182,60 @@ def _both_ways(module: Block, case: _Case, heads: int, mixed: bool = False) -> t
             named["attention.qkv.bias"] = biases.view(heads, 3, -1)[:, ::2]
         found.append({name: tensor.detach().double().cpu() for name, tensor in named.items()})
     return tuple(found)
+
+
+def attention_of(device: torch.device, heads: int, width: int, positions: int, seen: Seen, precision: str) -> Record:
+    """Exact attention with dropout, forward and backward, of what the block of GPT-1 has none of, against the CPU's in
+    fp64 from the same (rounded) values. The value is the relative error of what is nearest to its limit.
+    """
+    case = _attention_case(heads, width, positions, seen, precision)
+    errors = case.errors(_attention_both_ways(case, seen, device, TYPES[precision]))
+    own = _attention_errors(heads, width, min(positions, SMALL), seen, precision)
+    return _judged(f"exact attention of {seen}, {precision}: relative error", errors, own, precision)
+
+
+@lru_cache(maxsize=8)
+def _attention_errors(heads: int, width: int, positions: int, seen: Seen, precision: str) -> dict[str, float]:
+    """A CPU's own, of fewer positions."""
+    case = _attention_case(heads, width, positions, seen, precision)
+    return case.errors(_attention_both_ways(case, seen, torch.device("cpu"), TYPES[precision]))
+
+
+@lru_cache(maxsize=8)
+def _attention_case(heads: int, width: int, positions: int, seen: Seen, precision: str) -> _Case:
+    generator, dtype = torch.Generator().manual_seed(8), TYPES[precision]
+    shape = (len(_KEYS) * heads, positions, width)
+    of_heads = tuple(torch.randn(shape, generator=generator).to(dtype) for _ in range(4))  # q, k, v, a gradient
+    case = _Case({"bias": torch.randn(heads, positions, positions, generator=generator)}, of_heads, {}, {})
+    want = _attention_both_ways(case, seen, torch.device("cpu"), torch.float64)
+    return replace(case, want=want, scales={name: float(torch.linalg.vector_norm(one)) for name, one in want.items()})
+
+
+def _attention_both_ways(case: _Case, seen: Seen, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The result and the gradients of q, k, v and the bias, if there is one, in fp64 on the CPU."""
+    q_GSH, k_GSH, v_GSH, grad_GSH = (one.to(device, dtype).clone().requires_grad_() for one in case.inputs)
+    bias_NSS = case.weights["bias"].to(device).clone().requires_grad_()
+    heads, positions = bias_NSS.shape[:2]
+    key_G, second_G = (part.flatten() for part in dropout.site_keys(torch.from_numpy(_KEYS).to(device), 7, 0, heads))
+    mask = Drop(key_G, second_G, dropout.threshold(PROBABILITY), dropout.scale(PROBABILITY), (positions + 1) // 2)
+    asked = {"q": q_GSH, "k": k_GSH, "v": v_GSH}
+    if seen == "documents":
+        scores = Scores(bounds_G2S=_two_documents(positions).to(device).repeat_interleave(heads, 0))
+    else:
+        until_B = torch.tensor([positions, 2 * positions // 3 + 1], dtype=torch.int32, device=device)
+        scores = Scores(until_G=until_B.repeat_interleave(heads), causal=False, bias_NST=bias_NSS)
+        asked["bias"] = bias_NSS
+    out_GSH = attention.exact(q_GSH, k_GSH, v_GSH, mask, scores)
+    gradients = torch.autograd.grad(out_GSH, list(asked.values()), grad_GSH)
+    found = dict(zip(("output", *asked), (out_GSH, *gradients), strict=True))
+    return {name: one.detach().double().cpu() for name, one in found.items()}
+
+
+def _two_documents(positions: int) -> Tensor:
+    """int32 [B, 2, S]: the bounds of two documents in each row, which meet at another place in each."""
+    meet_B1 = torch.tensor([[positions // 3], [positions // 2 + 1]], dtype=torch.int32)
+    later_BS = torch.arange(positions, dtype=torch.int32) >= meet_B1
+    return torch.stack([torch.where(later_BS, meet_B1, 0), torch.where(later_BS, positions, meet_B1)], 1)
 
 
 def loss(device: torch.device, width: int, vocabulary: int, group: ProcessGroup, precision: str) -> Record:

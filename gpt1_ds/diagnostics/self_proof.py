@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import torch
 import torch.distributed as dist
@@ -156,6 +157,11 @@ def local_checks(
         assert config.model.vocab_size is not None, "the configuration of a self-proof has no tokenizer"
         check = partial(numerics.loss, device, config.model.width, config.model.vocab_size, alone, precision)
         found.append((f"loss of the language model, {precision}", check))
+    model = config.model
+    for seen in get_args(numerics.Seen):  # what other families and data.documents=masked ask of the same kernels
+        for precision in numerics.TYPES:
+            check = partial(numerics.attention_of, device, model.heads, model.head_dim, model.context, seen, precision)
+            found.append((f"exact attention of {seen}, {precision}", check))
     return found
 
 

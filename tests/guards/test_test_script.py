@@ -50,6 +50,17 @@ def test_a_person_is_told_why(checkout: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith(CANNOT)
 
 
+def test_why_pip_has_no_torch(checkout: Path) -> None:
+    pip = "echo 'ERROR: The conflict is of a constraint.' >&2; exit 1"
+    python = checkout / ".venv" / "bin" / "python"
+    python.write_text(
+        f'#!/bin/sh\nmkdir -p "$4/bin"\nprintf "%s\\n" "#!/bin/sh" "{pip}" >"$4/bin/python"\nchmod +x "$4/bin/python"\n'
+    )
+    done = subprocess.run(["bash", "tools/fakecuda.sh"], cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 69
+    assert "could not be installed (The conflict is of a constraint.); set TORCH_INDEX_URL" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("version", ["3 12", "3 11"])
 def test_a_twin_has_one_version_of_each_package_and_needs_python_312(checkout: Path, version: str) -> None:
     python = checkout / "python"

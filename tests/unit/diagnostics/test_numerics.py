@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
 import pytest
 import torch
 
@@ -157,3 +161,38 @@ def test_a_compiled_block() -> None:
     assert record.ok, record
     assert record.name == "block, exact attention, fp32, compiled: relative error"
     assert record.value, "compiled code rounds otherwise: it is what ran"
+
+
+@pytest.mark.parametrize("seen", get_args(numerics.Seen))
+def test_attention_of_other_families(seen: numerics.Seen) -> None:
+    for precision in numerics.FACTORS:
+        record = numerics.attention_of(CPU, 3, 16, 70, seen, precision)
+        assert record.ok, record
+        assert record.name == f"exact attention of {seen}, {precision}: relative error"
+        assert record.value
+        assert record.limit
+        assert record.value < record.limit
+
+
+@pytest.mark.parametrize("precision", numerics.FACTORS)
+@pytest.mark.parametrize(
+    ("seen", "key", "change"),
+    [
+        ("documents", "bounds_G2S", lambda bounds_G2S: bounds_G2S + (bounds_G2S == 70 // 3).int()),
+        ("padded rows and a bias", "until_G", lambda until_G: until_G - 1),
+        ("padded rows and a bias", "bias_NST", lambda bias_NST: bias_NST * 1.1),
+        ("padded rows and a bias", "causal", lambda _: True),
+    ],
+)
+def test_attention_that_sees_otherwise(
+    seen: numerics.Seen, key: str, change: Callable[[Any], Any], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document, or a row, that begins or ends one key further; another bias; no keys after the query."""
+    right = attention.exact
+    assert numerics.attention_of(CPU, 3, 16, 70, seen, precision).ok, "the reference is computed, and kept"
+    monkeypatch.setattr(
+        attention,
+        "exact",
+        lambda q, k, v, drop, scores: right(q, k, v, drop, replace(scores, **{key: change(getattr(scores, key))})),
+    )
+    assert not numerics.attention_of(CPU, 3, 16, 70, seen, precision).ok
