@@ -36,7 +36,7 @@ if [ ! -e "$stamp" ]; then
   pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
   pip install --no-compile ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$cuda" 2>"$venv/pip.log" ||
     pip install --no-compile "$cuda" --index-url https://download.pytorch.org/whl/cu130 2>/dev/null ||
-    cannot "$cuda could not be installed ($(sed -n 's/^ERROR: //p' "$venv/pip.log" | head -n 1));" \
+    cannot "$cuda could not be installed ($(sed -n '/^ERROR: /{s///p;q;}' "$venv/pip.log"));" \
       "set TORCH_INDEX_URL to an index that has its CUDA build"
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   if [ -n "$pins" ]; then
