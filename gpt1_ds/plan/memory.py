@@ -410,7 +410,8 @@ class _Rank:
         gradients = self._cut(4 * self.parameters)
         if self.zero in (1, 2):
             gradients = 0 if self.gradients_stay else 2 * gradients
-        return max(gathering, gradients + self.muon.workspace + self.whole.workspace)
+        watched = 0 if self.config.train.watch == "off" else self._cut(4 * self.parameters)  # masters before the update
+        return max(gathering, gradients + watched + self.muon.workspace + self.whole.workspace)
 
     def _made(self) -> int:
         """On the host: parameters in fp32, each drawn at its full size."""

@@ -218,3 +218,11 @@ def test_padding_counts() -> None:
     config = gpt1("parallel.tensor=4")
     (stage,) = stages(replace(config, model=replace(config.model, vocab_multiple=7)), 10)
     assert stage.columns == math.lcm(7, 4) // 4
+
+
+@pytest.mark.parametrize(("zero", "world", "part"), [(0, 1, 1), (1, 4, 4), (2, 4, 4), (3, 4, 4)])
+def test_a_watched_update_holds_a_copy_of_the_masters(zero: int, world: int, part: int) -> None:
+    words = ["train.global_batch=32", "train.precision=fp32", f"parallel.zero={zero}"]
+    plain, watched = (first(gpt1(*words, f"train.watch={level}"), world).instants for level in ("off", "norms"))
+    assert watched.pop("update") - plain.pop("update") == 4 * 116_610_048 // part
+    assert watched == plain
