@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # What pre-training teaches each family on a shelf of novels: bash tools/families_books.sh FOLDER_OF_NOVELS TASKS OUT [PART...]
-# Seven models of one size read 12.3 million tokens each by Muon; then minimal pairs, and a fine-tuning study with the same
-# models from nothing. PART is bert, t5, prefix, gpt2, roberta, gpt1, lstm, or study, which needs them all; without one, all, in
-# about seven hours of one core. The same command resumes. TASKS is a folder that this has filled:
-# gpt1-ds data fetch --out TASKS sst2_sentences snli blimp
+# Seven models of one size read 12.3 million tokens each by Muon; then minimal pairs, and fine-tuning studies with the same
+# models from nothing. PART is bert, t5, prefix, gpt2, roberta, gpt1, lstm, sentences (vectors, by BERT and RoBERTa), or study,
+# which needs all seven; without one, all, in about eight hours of one core. The same command resumes. TASKS is a folder that
+# also holds sts and sick, and that this has filled: gpt1-ds data fetch --out TASKS sst2_sentences snli blimp stsb_labelled
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
 shift 3
-[ $# -gt 0 ] || set -- bert t5 prefix gpt2 roberta gpt1 lstm study
-among "bert t5 prefix gpt2 roberta gpt1 lstm study" "$@"
+[ $# -gt 0 ] || set -- bert t5 prefix gpt2 roberta gpt1 lstm sentences study
+among "bert t5 prefix gpt2 roberta gpt1 lstm sentences study" "$@"
 
 shelf
 link sst2_sentences snli blimp
@@ -40,6 +40,20 @@ train() { # NAME PRESET DATASET word...
   scored+=("runs/$name")
 }
 
+sentences() { # also the vectors of models that nobody tuned: untrained has the weights that BERT began with
+  link snli stsb_labelled sts sick
+  gpt1 pretrain -c pretrain/bert_books_cpu run.name=untrained data.path=data/wordpiece train.steps=1 optimizer.lr=1e-9
+  study families_sentences
+  local tuned=runs/families_sentences$part/sentences runs=(BERT=runs/bert "untrained BERT=runs/untrained" RoBERTa=runs/roberta) name run
+  for name in Sentence-BERT "Sentence-BERT from nothing" Sentence-RoBERTa "Sentence-RoBERTa from nothing"; do
+    for run in "$tuned/${name// /-}/optimizer.lr-3e-4"/seed-*; do # the rate that dev chooses
+      [ ! -d "$run" ] || runs+=("$name=$run")
+    done
+  done
+  "$root/.venv/bin/python" "$root/tools/sentence_vectors.py" --whiten --out vectors --runs "${runs[@]}" \
+    --sets data/sts/201[2345] data/stsb_labelled data/sick/SICK_test_annotated.txt
+}
+
 scored=()
 for what in "$@"; do
   case $what in
@@ -49,6 +63,7 @@ for what in "$@"; do
     gpt1) train gpt1 books_cpu bpe model.context=128 train.global_batch=16 train.micro_batch=16 ;;
     gpt2) train gpt2 gpt2_books_cpu bytes model.context=128 train.global_batch=16 train.micro_batch=16 ;;
     lstm) train lstm books_lstm bpe model.context=128 train.global_batch=16 train.micro_batch=16 ;;
+    sentences) sentences ;;
     study) study families_books ;;
   esac
 done

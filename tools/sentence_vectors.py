@@ -1,10 +1,13 @@
 """Do cosines of sentence vectors agree with people? Models, word vectors and TF-IDF on several sets of scored pairs.
 
     python tools/sentence_vectors.py --sets data/stsb ... [--vectors glove.txt ...] --out FOLDER [--runs RUN ...]
+        [--whiten]
 
 RUN is NAME=FOLDER, several with one name being its seeds. A model that was not tuned for sentences has three rows: its
-first state, the mean of its states, the mean of its token rows. Writes results.csv (every seed) and table.md
-(Spearman's correlation x 100, mean and standard error over seeds). Of a set with a test split that split counts.
+first state, the mean of its states, the mean of its token rows. With --whiten models have each row once more, their
+vectors centred and scaled so that those of a set have the same variance in every direction: a few directions that all
+texts share decide no cosine then. Writes results.csv (every seed) and table.md (Spearman's correlation x 100, mean and
+standard error over seeds). Of a set with a test split that split counts.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +86,26 @@ def cosines_of(vectors: Vectors) -> Cosines:
     return cosines
 
 
-def model_rows(name: str, folder: str) -> Iterator[tuple[str, Cosines]]:
+def remembered(vectors: Vectors) -> Vectors:
+    """The same, which computes the vectors of a list of texts once."""
+    known = cache(vectors)
+    return lambda texts: known(tuple(texts))
+
+
+def whitened(vectors: Vectors) -> Cosines:
+    """Cosines of what is left of the texts' vectors when their covariance is made the identity."""
+
+    def cosines(firsts: Sequence[str], seconds: Sequence[str]) -> Floats:
+        both_ND = np.concatenate([vectors(firsts), vectors(seconds)]).astype(np.float64)
+        left_NR, sizes_R, _ = np.linalg.svd(both_ND - both_ND.mean(0), full_matrices=False)
+        white_NR = left_NR[:, sizes_R > sizes_R[0] * 1e-6]
+        known = iter(np.split(white_NR, [len(firsts)]))
+        return cosines_of(lambda _: next(known))(firsts, seconds)
+
+    return cosines
+
+
+def model_rows(name: str, folder: str, whiten: bool) -> Iterator[tuple[str, Cosines]]:
     from gpt1_ds.evaluation.embed import Embedder
     from gpt1_ds.evaluation.load import load_checkpoint
 
@@ -90,7 +113,11 @@ def model_rows(name: str, folder: str) -> Iterator[tuple[str, Cosines]]:
     poolings = UNTUNED if loaded.task is None else {None: ""}
     for pooling, what in poolings.items():
         embedder = Embedder(loaded, pooling)  # type: ignore[arg-type]
-        yield f"{name}, {what}" if what else name, cosines_of(embedder.vectors)
+        vectors = remembered(embedder.vectors)
+        row = f"{name}, {what}" if what else name
+        yield row, cosines_of(vectors)
+        if whiten:
+            yield f"{row}, whitened", whitened(vectors)
 
 
 def tfidf(sets: dict[str, Examples]) -> Cosines:
@@ -137,6 +164,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", required=True, help="folders or files of scored pairs")
     parser.add_argument("--vectors", nargs="+", default=[], metavar="FILE", help="published word vectors, as text")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--whiten", action="store_true")
     options = parser.parse_args()
     sets = scored_sets(options.sets)
     rows: list[tuple[str, int, Cosines]] = [("TF-IDF", 1, tfidf(sets))]
@@ -147,7 +175,7 @@ def main() -> None:
     for word in options.runs:
         name, _, folder = word.partition("=")
         seeds[name] = seeds.get(name, 0) + 1
-        for row, cosines in model_rows(name, folder):
+        for row, cosines in model_rows(name, folder, options.whiten):
             results += scores(row, seeds[name], cosines, sets)
             print(*results[-len(sets) :], sep="\n", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A twin of a GPU machine: Python 3.12, a CUDA build of torch, the packages of tools/twin.txt; on CPUs. What passes here
 # fails there because of the device alone. .venv-twin-2.11.0 is made once (7 GB); another torch is a layer over it (5 GB).
-#   bash tools/twin.sh                          torch 2.11.0, which the machine has, and the tests of SUITES
-#   bash tools/twin.sh 2.15.0 WORDS...          another torch; WORDS go to pytest in the place of SUITES
+#   bash tools/twin.sh                          torch 2.11.0, which the machine has, tests of SUITES, then tests/fakecuda
+#   bash tools/twin.sh 2.15.0 WORDS...          another torch; WORDS go to pytest in their place
 #   bash tools/twin.sh 2.11.0 -- COMMAND...     COMMAND with the twin's python, as python3 and as $PYTHON
 # A first contact is rehearsed by
 #   bash tools/twin.sh 2.11.0 -- bash tools/gpu/contact.sh --device cpu --tiny
@@ -14,14 +14,12 @@ cd "$(dirname "$0")/.."
 SUITES=(
   tests/unit/model tests/unit/engine tests/unit/launcher tests/unit/plan tests/golden
   tests/parallel/test_layouts.py tests/parallel/test_family_layouts.py tests/parallel/test_gradients.py
-  tests/fakecuda
 )
 
 theirs=2.11.0 # the machine's
 torch=${1:-$theirs}
 [ $# -eq 0 ] || shift
 [[ $torch =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || { echo "$torch: write a version of torch, as $theirs" >&2; exit 2; }
-[ $# -gt 0 ] || set -- -n 2 "${SUITES[@]}"
 export FAKECUDA_VENV=.venv-twin-$torch FAKECUDA_TORCH=$torch
 if [ "$torch" = $theirs ]; then
   FAKECUDA_PYTHON=${PYTHON:-python3.12} FAKECUDA_PINS=$FAKECUDA_VENV.txt
@@ -35,4 +33,9 @@ else
   bash tools/twin.sh $theirs -- true
   export FAKECUDA_REST=.venv-twin-$theirs
 fi
-exec bash tools/fakecuda.sh "$@"
+[ $# = 0 ] || exec bash tools/fakecuda.sh "$@"
+code=0
+bash tools/fakecuda.sh -n 2 "${SUITES[@]}" || code=$?
+# by itself: fake ranks are forks of the tests' process, and would have the process group that another test made there
+bash tools/fakecuda.sh || code=$?
+exit $code
