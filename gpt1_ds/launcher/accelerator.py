@@ -76,6 +76,9 @@ RECORDER = {  # of NCCL: the last collectives of each rank, which the watchdog k
 GRAPHS = {
     "NCCL_GRAPH_REGISTER": "0"
 }  # NCCL sums within a CUDA graph as outside: both can be compared (engine/graphs.py)
+KERNELS = {
+    "TRITON_DEFAULT_FP_FUSION": "1"
+}  # a product and a sum in one instruction, as every Triton up to 3.9 does: a later one would give other bits
 _SLURM = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # what SLURM tells a job about its GPUs
 _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show none
 
@@ -99,7 +102,7 @@ def prepare(config: Config, ranks: int | None = None) -> None:
         os.environ.update(DETERMINISTIC)
     if promise:
         use()
-        for name, value in {**RECORDER, **GRAPHS}.items():
+        for name, value in {**RECORDER, **GRAPHS, **KERNELS}.items():
             os.environ.setdefault(name, value)
     if promise and config.parallel.tensor > 1:  # kernels start in the order of their calls: products, then all-reduces
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")

@@ -197,16 +197,18 @@ def test_a_cache_that_others_may_write_is_left_alone(
     assert line.startswith(f"{folder}: ")
 
 
-def test_nccl_records_its_collectives_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_records_its_collectives_and_triton_fuses_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
-    for name in accelerator.RECORDER:
+    names = accelerator.RECORDER.keys() | accelerator.KERNELS.keys()
+    for name in names:
         monkeypatch.delenv(name, raising=False)
     accelerator.prepare(load())
-    assert not accelerator.RECORDER.keys() & os.environ.keys(), "no GPU is promised here"
+    assert not names & os.environ.keys(), "no GPU is promised here"
     os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "7"
     accelerator.prepare(load([], ["train.device=cuda"]))
     assert os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "7", "the user's own"
     assert os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert os.environ["TRITON_DEFAULT_FP_FUSION"] == "1", "what the next Triton does not do by itself"
 
 
 def test_kernels_are_kept_in_order_where_tensor_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
