@@ -1,4 +1,6 @@
-"""Every kernel assembles for every GPU, spills no register, and takes what the table of this Triton says."""
+"""Every kernel assembles for every GPU and takes what the table of this Triton says; none spills registers with the
+Triton of CI, nor those of GPT-1 with any other.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def test_all_kernels_assemble_as_the_table_says(gpu: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("table", sorted(TABLES.iterdir()), ids=lambda table: table.stem)
-def test_no_kernel_of_a_table_spills_or_takes_more_shared_memory_than_every_gpu_has(table: Path) -> None:
+def test_no_kernel_of_a_table_takes_more_than_it_may(table: Path) -> None:
     said = json.loads(table.read_text())
     assert (said["triton"], said["columns"]) == (table.stem, ["registers", "stack bytes", "shared bytes"])
     assert [name for name, line in said["lines"].items() if not fits(name, line, table.stem)] == []
