@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -52,6 +53,7 @@ TEXTS = {  # of both programs; a prefix would tell a model that knows one task n
 WRITTEN = 256  # texts of dev that are written at each epoch
 ANSWER, BEST = 30, 20  # tokens of an answer; begins and ends that are combined, as in transformers' example of SQuAD
 OURS, THEIRS = "gpt1-ds", "transformers"
+PANELS = 4  # of a line of the figure
 
 
 def extra(preset: str) -> list[str]:
@@ -418,8 +420,10 @@ def write(
 def draw(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     """A panel for each task: a line of each seed from one loop's score to the other's."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    figure = Figure(figsize=(1 + 2.6 * len(tasks), 3), layout="constrained")
-    for axes, task in zip(np.atleast_1d(figure.subplots(1, len(tasks))), tasks, strict=True):
+    columns, rows_of_panels = min(len(tasks), PANELS), math.ceil(len(tasks) / PANELS)
+    figure = Figure(figsize=(1 + 2.6 * columns, 3 * rows_of_panels), layout="constrained")
+    for number, task in enumerate(tasks, 1):
+        axes = figure.add_subplot(rows_of_panels, columns, number)
         mine = [row for row in rows if row["task"] == task]
         for seed in dict.fromkeys(row["seed"] for row in mine):
             values = {row["loop"]: 100 * row["value"] for row in mine if row["seed"] == seed}
