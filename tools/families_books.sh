@@ -46,7 +46,7 @@ sentences() { # also the vectors of models that nobody tuned: untrained has the 
   study families_sentences
   local tuned=runs/families_sentences$part/sentences runs=(BERT=runs/bert "untrained BERT=runs/untrained" RoBERTa=runs/roberta) name run
   for name in Sentence-BERT "Sentence-BERT from nothing" Sentence-RoBERTa "Sentence-RoBERTa from nothing"; do
-    for run in "$tuned/${name// /-}/optimizer.lr-3e-4"/seed-*; do # the rate that dev chooses
+    for run in "$tuned/${name// /-}/optimizer.lr-3e-4"/seed-*; do # of one rate
       [ ! -d "$run" ] || runs+=("$name=$run")
     done
   done
