@@ -41,10 +41,14 @@ train() { # NAME PRESET DATASET word...
 }
 
 sentences() { # also the vectors of models that nobody tuned: untrained has the weights that BERT began with
+  local name run
+  for name in bert roberta; do
+    [ -d "runs/$name" ] || { echo "sentences: there is no runs/$name; run the part $name first" >&2; exit 2; }
+  done
   link snli stsb_labelled sts sick
   gpt1 pretrain -c pretrain/bert_books_cpu run.name=untrained data.path=data/wordpiece train.steps=1 optimizer.lr=1e-9
   study families_sentences
-  local tuned=runs/families_sentences$part/sentences runs=(BERT=runs/bert "untrained BERT=runs/untrained" RoBERTa=runs/roberta) name run
+  local tuned=runs/families_sentences$part/sentences runs=(BERT=runs/bert "untrained BERT=runs/untrained" RoBERTa=runs/roberta)
   for name in Sentence-BERT "Sentence-BERT from nothing" Sentence-RoBERTa "Sentence-RoBERTa from nothing"; do
     for run in "$tuned/${name// /-}/optimizer.lr-3e-4"/seed-*; do # of one rate
       [ ! -d "$run" ] || runs+=("$name=$run")
