@@ -39,8 +39,14 @@ from gpt1_ds.model.kernels import cross_entropy_triton as cross_entropy
 CAPABILITIES = (80, 90, 100)
 REGISTERS = 255  # of a thread at most
 SHARED_BYTES = 101_376  # of a program at most: what 8.6, 8.9 and 12.0 have, the least of all from 8.0 on
-TUNED = "3.7.1"  # the Triton of CI, for which tiles are chosen: tables of others say what those spill
-TRAINED = ("causal dropout, bf16, width 64, sm_90", "causal dropout, bf16, width 64, sm_100")  # GPT-1: nowhere a spill
+SPILLED = {  # bytes of a stack at most; tiles are chosen for the Triton of CI, which spills nothing
+    "3.6.0": {"bf16": 32, "fp16": 32, "fp32": 8},
+    "3.9.0": {"bf16": 128, "fp16": 128, "fp32": 2560},
+}
+TRAINED = (
+    "causal dropout, bf16, width 64, sm_90",
+    "causal dropout, bf16, width 64, sm_100",
+)  # GPT-1: no Triton may spill
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WIDTHS = (32, 64, 128)
 ATTENTION = {
@@ -171,8 +177,9 @@ def line_of(name: str) -> list[int]:
 def fits(name: str, line: list[int], version: str = triton.__version__) -> bool:
     """Whether a line of this Triton's table fits every GPU, and spills no register where it may not."""
     registers, stack, shared = line
-    may_spill = version != TUNED and not name.endswith(TRAINED)
-    return registers <= REGISTERS and shared <= SHARED_BYTES and (may_spill or stack == 0)
+    kind = next(kind for kind in TYPES if f", {kind}," in name)
+    spilled = 0 if name.endswith(TRAINED) else SPILLED.get(version, {}).get(kind, 0)
+    return registers <= REGISTERS and stack <= spilled and shared <= SHARED_BYTES
 
 
 def main() -> None:

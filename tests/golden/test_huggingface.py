@@ -97,8 +97,7 @@ def test_greedy_text_is_ours(checkpoint: Path, exported: Path, theirs: Any) -> N
     for prompt in ("It was a", "def main(", "\n\n  The"):
         inputs = auto(prompt, return_tensors="pt")
         ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)[0][inputs["input_ids"].shape[1] :]
-        # not auto.decode: of bytes that are no character it makes other signs
-        text = loaded.tokenizer.decode([one for one in ids.tolist() if one != auto.eos_token_id])
+        text = auto.decode(ids, skip_special_tokens=True)
         assert text == generate(loaded, prompt, Sampling(tokens=24, temperature=0)), prompt
 
 

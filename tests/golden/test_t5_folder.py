@@ -49,7 +49,7 @@ def test_twenty_answers_are_theirs(folders: list[Path]) -> None:
         end = found.index(loaded.tokenizer.eod_id) if loaded.tokenizer.eod_id in found else len(found)
         written.append(answer(loaded, source, Sampling(tokens=24, temperature=0)))
         assert written[-1] == decode_sentinels(loaded.tokenizer, found[:end]), source
-    assert len(set(written)) >= 4, "the answers depend on their sources"
+    assert len(set(written)) >= 10, "the answers depend on their sources"
 
 
 def test_their_tokenizer_has_our_ids(folders: list[Path]) -> None:
