@@ -29,6 +29,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from gpt1_ds.common.errors import ArgumentError, UserError
 from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.base import Example, Task
@@ -337,6 +338,11 @@ def main() -> None:
     parser.add_argument("--examples", type=int, help="of train (default: all)")
     parser.add_argument("--rate", type=float, default=5e-5)
     options = parser.parse_args()
+    options.model, options.work = options.model.resolve(), options.work.resolve()  # this program runs elsewhere
+    paths = {name: str(Path(path).resolve()) for name, _, path in (one.partition("=") for one in options.data)}
+    if unknown := sorted(paths.keys() - PRESETS.keys()):
+        raise ArgumentError(f"--data {', '.join(unknown)}: no such task; name some of {', '.join(PRESETS)}")
+    tasks = {name: read(PRESETS[name], path, options.examples)[1] for name, path in paths.items()}
     options.work.mkdir(parents=True, exist_ok=True)
     if not (options.work / "imported").exists():
         words = ["checkpoint", "import", "--from", "hf", "--source", options.model, "--out", options.work / "imported"]
@@ -344,12 +350,9 @@ def main() -> None:
             [sys.executable, "-P", "-m", "gpt1_ds", *map(str, words)], check=True, cwd=Path(__file__).parents[1]
         )
     found: dict[tuple[str, str, int], list[Any]] = {}
-    tasks: dict[str, TaskData] = {}
     for seed in options.seeds:
-        for name, _, path in (one.partition("=") for one in options.data):
-            preset = PRESETS[name]
-            _, data = read(preset, path, options.examples)
-            tasks[name] = data
+        for name, data in tasks.items():
+            preset, path = PRESETS[name], paths[name]
             for side in (OURS, THEIRS):
                 file = options.work / f"{name}-{side}-{seed}.json"
                 if not file.exists():
@@ -359,7 +362,7 @@ def main() -> None:
                     )
                     file.write_text(json.dumps(answers))
                 found[name, side, seed] = json.loads(file.read_text())
-            write(options.out, tasks, found, {})
+            write(options.out, {other: tasks[other] for other, *_ in found}, found, {})
     rules = {}
     for name, data in tasks.items():
         file = options.work / f"{name}-rules.json"
@@ -435,4 +438,10 @@ def draw(file: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"{error}", file=sys.stderr)
+        sys.exit(2)
+    except subprocess.CalledProcessError as error:  # this program has said why
+        sys.exit(error.returncode)
