@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.tokenizers.base import OPENAI
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.sampling import Sampling
@@ -91,14 +94,34 @@ def test_every_weight_is_loaded_and_none_is_missing(exported: Path) -> None:
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
 
 
+def shown(pieces: list[str], bad_byte_spoils_its_run: bool) -> str:
+    """Pieces as text. Single bytes in a row (`<0xE2>`) that are not UTF-8 are shown as one \ufffd each by transformers;
+    we keep the characters among them.
+    """
+    text = ""
+    for are_bytes, run in itertools.groupby(pieces, lambda piece: re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None):
+        parts = list(run)
+        if not are_bytes:
+            text += "".join(parts)
+            continue
+        run_bytes = bytes(int(part[3:5], 16) for part in parts)
+        kept = run_bytes.decode(errors="replace")
+        text += "\ufffd" * len(parts) if bad_byte_spoils_its_run and kept.encode() != run_bytes else kept
+    return text
+
+
 def test_greedy_text_is_ours(checkpoint: Path, exported: Path, theirs: Any) -> None:
     auto = transformers.AutoTokenizer.from_pretrained(exported)
-    loaded = load_checkpoint(checkpoint)
-    for prompt in ("It was a", "def main(", "\n\n  The"):
+    loaded, greedy, equal = load_checkpoint(checkpoint), Sampling(tokens=24, temperature=0), 0
+    for prompt in ("It was a", "def main(", "\n\n  The", "return", " list of ", "if x == 1:", "None", "é"):
         inputs = auto(prompt, return_tensors="pt")
-        ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)[0][inputs["input_ids"].shape[1] :]
+        ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)[0][inputs["input_ids"].shape[1] :].tolist()
+        assert ids == write(loaded.model, loaded.tokenizer, [inputs["input_ids"][0].tolist()], greedy)[0], prompt
+        pieces, found = auto.convert_ids_to_tokens(ids), generate(loaded, prompt, greedy)
         text = auto.decode(ids, skip_special_tokens=True)
-        assert text == generate(loaded, prompt, Sampling(tokens=24, temperature=0)), prompt
+        assert (found, text) == (shown(pieces, False), shown(pieces, True)), prompt
+        equal += found == text
+    assert equal > 0, "a text without bad bytes is the same"
 
 
 def test_a_round_trip_keeps_every_bit(checkpoint: Path, exported: Path, tmp_path: Path) -> None:

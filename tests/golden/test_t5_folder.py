@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.helpers.foreign import import_hf, make_checkpoint, master
 from tests.helpers.hard_texts import HARD, SYMBOLS
 
 SMALL = ["model.layers=2", "model.width=48", "model.heads=4", "model.head_width=16", "model.ffn=96", "model.context=64"]
+WORDS = ["a", "list", "of", "names", "is", "returned", "when", "module", "no", "object", "with", "two", "or", "error"]
 # transformers' caches have no place for a decoder that is deeper than its encoder
 PRESETS = {"t5_base": ["model.decoder_layers=1"], "t5_v1_1_base": []}
 
@@ -32,7 +34,8 @@ def folders(request: pytest.FixtureRequest, span_data: Path, tmp_path_factory: p
     """(checkpoint, export)"""
     root = tmp_path_factory.mktemp(request.param)
     model = load([f"model/{request.param}"], [*SMALL, *PRESETS[request.param]]).model
-    checkpoint = make_checkpoint(root / "ours", span_data.parent / "tokenizer", replace(model, vocab_size=None))
+    # the weights of seed 0 repeat one byte in most answers
+    checkpoint = make_checkpoint(root / "ours", span_data.parent / "tokenizer", replace(model, vocab_size=None), seed=1)
     huggingface.export(checkpoint, root / "theirs")
     return [checkpoint, root / "theirs"]
 
@@ -42,14 +45,16 @@ def test_twenty_answers_are_theirs(folders: list[Path]) -> None:
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(exported)
     spelled = transformers.AutoTokenizer.from_pretrained(exported)
     loaded, written = load_checkpoint(checkpoint), []
+    draw = random.Random(0)
     for number in range(20):
-        source = f"The value {number} of <extra_id_0> is a list. It returns {'x' * number}<extra_id_1>."
+        words = " ".join(draw.choices(WORDS, k=1 + number // 2))  # sources that differ by more than a number
+        source = f"{words} {number} <extra_id_0> is a list. It returns {'x' * number}<extra_id_1>."
         ids = spelled(source, return_tensors="pt").input_ids
         found = theirs.generate(ids, max_new_tokens=24, do_sample=False)[0, 1:].tolist()
         end = found.index(loaded.tokenizer.eod_id) if loaded.tokenizer.eod_id in found else len(found)
         written.append(answer(loaded, source, Sampling(tokens=24, temperature=0)))
         assert written[-1] == decode_sentinels(loaded.tokenizer, found[:end]), source
-    assert len(set(written)) >= 10, "the answers depend on their sources"
+    assert len(set(written)) >= 15, "the answers depend on their sources"
 
 
 def test_their_tokenizer_has_our_ids(folders: list[Path]) -> None:
