@@ -146,12 +146,32 @@ class _Build:
         """The dataset that is there already, if it is of the same inputs and options."""
         dataset = Dataset(self.out)
         if dataset.description.get("key") != self.key:
-            raise DataError(
-                f"{self.out}: holds a dataset of other inputs or options already; choose another --out or remove it"
-            )
+            other = self._difference(dataset.description)
+            raise DataError(f"{self.out}: holds a dataset {other}; choose another --out or remove it")
         shutil.rmtree(self.out / PARTS, ignore_errors=True)  # a kill may have come between
         say(f"{self.out}: up to date, nothing to do")
         return dataset
+
+    def _difference(self, before: dict[str, Any]) -> str:
+        """What is other about the dataset that is there."""
+        if before["format"] != FORMAT:
+            return f"of format {before['format']} already, not {FORMAT}"
+        if before["tokenizer"]["fingerprint"] != self.tokenizer.fingerprint:
+            return "of another tokenizer already"
+        was, now = before["options"], self.options.described()
+        for key in was | now:
+            if was.get(key) != now.get(key):
+                return f"made {_asked(key, was.get(key))} already, and this is {_asked(key, now.get(key))}"
+        names = [one["name"] for one in before["inputs"]]
+        if names != [one.name for one in self.inputs]:
+            return f"of other inputs already: {', '.join(names)}"
+        for one, old in zip(self.inputs, before["inputs"], strict=True):
+            files, size = len(one.files), sum(file.size for file in one.files)
+            if (old["files"], old["size"]) != (files, size):
+                return (
+                    f"of another {one.name} already: {old['files']} files of {old['size']} bytes, not {files} of {size}"
+                )
+        return "of other inputs already: since then a file has got another name, size or time of change"
 
     def run(self, workers: int, show: Show) -> Dataset:
         self._start_clean()
@@ -257,6 +277,16 @@ class _Build:
             ],
             "splits": splits,
         }
+
+
+def _asked(key: str, value: Any) -> str:
+    """How a person asks for an option, such as `with --validation=0.05` or `without --unwrap`."""
+    word = f"--{'sentences' if key == 'split_sentences' else key.replace('_', '-')}"
+    if value in (False, None):
+        return f"without {word}"
+    if isinstance(value, dict):
+        return f"with {word} of {' '.join(map(str, value.values()))}"
+    return f"with {word}" if value is True else f"with {word}={value}"
 
 
 @contextlib.contextmanager

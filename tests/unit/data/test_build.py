@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.data.verify import verify_dataset
 from tests.unit.data.corpora import sentences, write_corpus
 
@@ -187,17 +189,37 @@ def test_a_finished_build_is_left_alone(
     assert capsys.readouterr().err == f"{tmp_path / 'out'}: up to date, nothing to do\n"
 
 
-@pytest.mark.parametrize("change", ["option", "file", "more"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("validation", "made with --validation=0.01 already, and this is with --validation=0.2"),
+        ("unwrap", "made without --unwrap already, and this is with --unwrap"),
+        ("split_sentences", "made without --sentences already, and this is with --sentences of"),
+        ("text_key", "made without --text-key already, and this is with --text-key=body"),
+        ("tokenizer", "of another tokenizer already"),
+        ("more", "of other inputs already: corpus;"),
+        ("longer", "of another corpus already: "),
+        ("time", "of other inputs already: since then a file has got another name, size or time of change"),
+    ],
+)
 def test_a_finished_build_of_something_else_is_refused(
-    corpus: Path, tokenizer_folder: Path, tmp_path: Path, change: str
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path, change: str, words: str
 ) -> None:
     build([corpus], tokenizer_folder, tmp_path / "out", workers=1)
     before = content(tmp_path / "out")
-    if change == "file":
-        os.utime(corpus / "book-00.txt", ns=(1, 1))
+    options: dict[str, Any] = {"validation": 0.2, "unwrap": True, "split_sentences": True, "text_key": "body"}
     inputs = [corpus, "python-docs"] if change == "more" else [corpus]
-    with pytest.raises(DataError, match="holds a dataset of other inputs or options already; choose another --out"):
-        build(inputs, tokenizer_folder, tmp_path / "out", workers=1, validation=0.2 if change == "option" else 0.01)
+    if change == "tokenizer":
+        tokenizer_folder = tmp_path / "other"
+        train_tokenizer([corpus], tokenizer_folder, 310)
+    elif change == "longer":
+        (corpus / "book-99.txt").write_text("More.")
+    elif change == "time":
+        os.utime(corpus / "book-00.txt", ns=(1, 1))
+    with pytest.raises(DataError) as caught:
+        build(inputs, tokenizer_folder, tmp_path / "out", 1, **{key: options[key] for key in options if key == change})
+    assert f"{tmp_path / 'out'}: holds a dataset {words}" in str(caught.value)
+    assert str(caught.value).endswith("; choose another --out or remove it")
     assert content(tmp_path / "out") == before
 
 
