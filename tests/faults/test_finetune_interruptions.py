@@ -18,7 +18,7 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
-from tools import runs
+from tools import runs, small_tasks
 
 EPOCH, EPOCHS = 6, 4
 LAYOUTS = {"one": (1, []), "dp2-zero1": (2, []), "tp2-bf16": (2, ["parallel.tensor=2", "train.precision=bf16"])}
@@ -32,7 +32,7 @@ def source(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words_for(layout: str, source: Path, place: Path) -> list[str]:
     return [
-        *(*finetuning.make_task(place / "task", "choice"), f"checkpoint.init_from={source}", *LAYOUTS[layout][1]),
+        *(*small_tasks.make_task(place / "task", "choice"), f"checkpoint.init_from={source}", *LAYOUTS[layout][1]),
         *(f"run.dir={place}", f"train.epochs={EPOCHS}", "checkpoint.every=4", "checkpoint.keep=1"),
     ]
 

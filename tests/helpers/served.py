@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.configuration import finetune_config
-from tests.helpers.finetuning import COLUMNS, KIND
+from tools.small_tasks import COLUMNS, KIND
 
 SENTENCE = "a list of names is returned when the module has no object with <unk> two arguments or an error"
 SETTINGS = [

@@ -15,7 +15,7 @@ from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from tests.helpers import finetuning
 from tests.helpers.foreign import master
-from tools import runs
+from tools import runs, small_tasks
 
 STEPS = 8
 LAYOUTS = {
@@ -61,7 +61,7 @@ def fine_tuned(origins: dict[str, str], place: Path):  # type: ignore[no-untyped
     def run(shape: str, layout: str, origin: str, extra: tuple[str, ...] = ()) -> tuple[list[Any], list[Any]]:
         ranks, words = LAYOUTS[layout]
         words = [
-            *(*finetuning.make_task(place / shape, shape), f"checkpoint.init_from={origins[origin]}", *words, *extra),
+            *(*small_tasks.make_task(place / shape, shape), f"checkpoint.init_from={origins[origin]}", *words, *extra),
             *(
                 f"run.dir={place}",
                 f"run.name={'-'.join([shape, layout, *extra]).replace('=', '-')}",

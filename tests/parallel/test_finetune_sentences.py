@@ -21,6 +21,7 @@ from gpt1_ds.tracking.record import of_models
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint
+from tools import small_tasks
 
 STEPS = 5
 ENCODER = ModelConfig(
@@ -53,7 +54,7 @@ def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     @cache
     def finetuned(loss: str, pooling: str, layout: str) -> Path:
         ranks, cut = LAYOUTS[layout]
-        words = finetuning.make_task(place / loss, f"sentences-{loss}")
+        words = small_tasks.make_task(place / loss, f"sentences-{loss}")
         words += [f"checkpoint.init_from={source}", f"task.pooling={pooling}", "task.group=2", *cut]
         words += [f"run.dir={place}", f"run.name={loss}-{layout}", f"train.steps={STEPS}"]
         assert finetuning.finetune(words, ranks) == 0

@@ -21,6 +21,7 @@ from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint
+from tools import small_tasks
 
 T5 = ModelConfig(
     **{"kind": "encoder_decoder", "layers": 2, "width": 32, "heads": 2, "head_width": 12, "context": 64},
@@ -39,11 +40,11 @@ MODELS = {
 
 def mixture(place: Path) -> list[str]:
     """Texts to write and classes, learned together."""
-    finetuning.make_task(place / "texts", "generation", dev=8)
-    finetuning.make_task(place / "pairs", "pair", train=24, dev=6)
+    small_tasks.make_task(place / "texts", "generation", dev=8)
+    small_tasks.make_task(place / "pairs", "pair", train=24, dev=6)
     texts = f"{{name: table, kind: generation, title: texts, path: {place / 'texts'}}}"
     pairs = f"{{name: table, kind: classification, title: pairs, path: {place / 'pairs'}, weight: 2, "
-    return ["task.name=mixture", f"task.mixture=[{texts}, {pairs}columns: {finetuning.COLUMNS['pair']}}}]"]
+    return ["task.name=mixture", f"task.mixture=[{texts}, {pairs}columns: {small_tasks.COLUMNS['pair']}}}]"]
 
 
 Run = Callable[[str, str], Path]
@@ -60,7 +61,7 @@ def run(span_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         if not source.exists():
             make_checkpoint(source, span_data.parent / "tokenizer", model)
         ranks, cut = finetuning.LAYOUTS[layout]
-        words = [*(mixture(place) if shape == "mixture" else finetuning.make_task(place / shape, shape, dev=dev))]
+        words = [*(mixture(place) if shape == "mixture" else small_tasks.make_task(place / shape, shape, dev=dev))]
         words += ["task.form=text", f"checkpoint.init_from={source}", f"run.dir={place}", f"run.name={name}-{layout}"]
         # at a higher rate other micro-batches alone give norms 5e-5 apart
         rate = "1e-4" if "writes" in name else "5e-4"

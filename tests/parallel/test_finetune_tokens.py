@@ -18,7 +18,7 @@ from gpt1_ds.tasks.metrics import read_submission
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint
-from tools import runs
+from tools import runs, small_tasks
 
 STEPS = 8
 ENCODER = ModelConfig(
@@ -41,7 +41,7 @@ def words(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Word
 
     def of(model: str, shape: str, name: str) -> list[str]:
         begin = [f"checkpoint.init_from={encoder}"] if model == "encoder" else causal
-        task = finetuning.make_task(place / shape, shape)
+        task = small_tasks.make_task(place / shape, shape)
         return [*task, *begin, "task.stride=16", f"run.dir={place}", f"run.name={name}", f"train.steps={STEPS}"]
 
     return of

@@ -16,7 +16,7 @@ from gpt1_ds.config import load as load_config
 from gpt1_ds.interop import huggingface
 from gpt1_ds.model import names
 from tests.helpers import finetuning
-from tools import runs
+from tools import runs, small_tasks
 
 LSTM = ["model.kind=lstm", "model.layers=1", "model.units=48", "model.width=32", "model.heads=1", "model.context=32"]
 
@@ -72,7 +72,7 @@ def test_samples_are_what_the_whole_text_gives(trained: list[str], capsys: pytes
 
 def test_fine_tunes_alike_on_two_ranks_and_in_bf16(trained: list[str], tmp_path: Path) -> None:
     words = [
-        *(*finetuning.make_task(tmp_path / "task", "similarity"), "train.steps=6", f"run.dir={tmp_path}"),
+        *(*small_tasks.make_task(tmp_path / "task", "similarity"), "train.steps=6", f"run.dir={tmp_path}"),
         f"checkpoint.init_from={runs.folder(trained).path}",
     ]
     losses = {}

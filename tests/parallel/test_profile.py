@@ -13,7 +13,7 @@ import pytest
 
 from gpt1_ds.common.rundir import RunDir
 from tests.helpers import finetuning
-from tools import runs
+from tools import runs, small_tasks
 
 LAYOUTS = {
     "one": (1, []),
@@ -159,7 +159,7 @@ def test_a_window_behind_the_last_step_is_said(tiny_data: Path, tmp_path: Path) 
 
 
 def test_fine_tuning(tiny_data: Path, tmp_path: Path) -> None:
-    task = finetuning.make_task(tmp_path / "task", "single", train=24, dev=6)
+    task = small_tasks.make_task(tmp_path / "task", "single", train=24, dev=6)
     model = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=48"]
     words = [*task, *model, f"task.tokenizer={tiny_data.parent / 'tokenizer'}", "train.steps=6", "train.profile=2:5"]
     found = []

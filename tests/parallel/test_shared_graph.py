@@ -13,6 +13,7 @@ import pytest
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
+from tools import small_tasks
 from tools.families import FAMILIES
 from tools.layouts import RECIPE
 
@@ -62,7 +63,7 @@ def count_two_stacks_here(overrides: list[str]) -> dict[str, int]:
 
 def test_blocks_run_backward_once(tiny_data: Path, tmp_path: Path) -> None:
     words = [
-        *finetuning.make_task(tmp_path / "task", "pair", train=24, dev=2),
+        *small_tasks.make_task(tmp_path / "task", "pair", train=24, dev=2),
         *(f"task.tokenizer={tiny_data.parent / 'tokenizer'}", "parallel.pipeline=2", f"train.steps={STEPS}"),
         *("model.layers=2", "model.width=32", "model.heads=2", "model.context=48", f"run.dir={tmp_path}"),
     ]

@@ -19,6 +19,7 @@ from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.task_reference import Question, Recipe, TaskReference, Update2018, linear, question, read_out
 from tests.helpers.weights import relative
+from tools import small_tasks
 from tools.layouts import whole_weights
 
 HEADS, SEED, STEPS, RATE, WARMUP = 4, 3, 4, 1e-3, 0.002
@@ -53,7 +54,7 @@ def assert_equals_reference(
     shape: str, words: list[str], recipe: Recipe, folder: Path, tokenizer_folder: Path, ranks: int = 1
 ) -> None:
     """Four updates of the program and of the restatement from the same weights."""
-    words = [*finetuning.make_task(folder, shape), f"task.tokenizer={tokenizer_folder}", *WORDS, *words]
+    words = [*small_tasks.make_task(folder, shape), f"task.tokenizer={tokenizer_folder}", *WORDS, *words]
     tokenizer = load_tokenizer(tokenizer_folder)
     weights = initial(tokenizer.vocab_size, OUTPUTS[shape])
     arguments = (finetuning.configuration(words), tokenizer_folder, weights, STEPS)
@@ -117,7 +118,7 @@ def tokenizer_folder(tiny_data: Path) -> Path:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("shape", finetuning.COLUMNS)
+@pytest.mark.parametrize("shape", small_tasks.COLUMNS)
 def test_every_kind_of_task(shape: str, dropout: float, tokenizer_folder: Path, tmp_path: Path) -> None:
     rates = [f"model.{kind}_dropout={dropout}" for kind in ("residual", "embedding", "attention")]
     recipe = Recipe(HEADS, shape in ("choice", "question"), 0.5, dropout, dropout)

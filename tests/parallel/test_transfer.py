@@ -18,6 +18,7 @@ from gpt1_ds.interop import imported
 from gpt1_ds.model.names import ParameterInfo, initial_value
 from tests.helpers import finetuning
 from tests.helpers.foreign import PROVENANCE, make_checkpoint, master, random_weights
+from tools import small_tasks
 
 MODEL = ModelConfig(layers=3, width=32, heads=2, context=48)
 SEED = 3  # of helpers.finetuning
@@ -45,7 +46,7 @@ def begin(source: Path, place: Path, shape: str = "pair", layout: str = "one", *
     """The weights of a run that has just begun, by name."""
     ranks, cut = LAYOUTS[layout]
     words = (
-        *finetuning.make_task(place / shape, shape, train=8, dev=2),
+        *small_tasks.make_task(place / shape, shape, train=8, dev=2),
         f"checkpoint.init_from={source}",
         *cut,
         *words,

@@ -21,6 +21,7 @@ from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.program import assert_refused
+from tools import small_tasks
 from tools.cluster import Result
 
 MODEL = ModelConfig(layers=2, width=32, heads=2, context=48)
@@ -34,7 +35,7 @@ def source(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     place = tmp_path_factory.mktemp("tasks")
-    return {shape: finetuning.make_task(place / shape, shape, train=24, dev=6) for shape in finetuning.COLUMNS}
+    return {shape: small_tasks.make_task(place / shape, shape, train=24, dev=6) for shape in small_tasks.COLUMNS}
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_no_task(gpt1, source: Path) -> None:  # type: ignore[no-untyped-def]
 def test_wrong_files(  # type: ignore[no-untyped-def]
     gpt1, shape: str, split: str, content: str, says: list[str], tasks, source: Path, tmp_path: Path
 ) -> None:
-    words = finetuning.make_task(tmp_path / "task", shape, train=24, dev=6)
+    words = small_tasks.make_task(tmp_path / "task", shape, train=24, dev=6)
     (tmp_path / "task" / f"{split}.jsonl").write_text(content)
     result = finetune(gpt1, *words, f"checkpoint.init_from={source}")
     assert_refused(result, *says, lines=2 if "bad_rows" in says or shape == "regression" else 1)
@@ -150,7 +151,7 @@ def test_long_examples_are_cut_and_counted(gpt1, tasks, source: Path) -> None:  
     [("single", "matthews", "matthews is 0.0: every label"), ("regression", "pearson", "pearson is null: every label")],
 )
 def test_a_dev_set_of_one_class(gpt1, shape: str, metric: str, line: str, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = finetuning.make_task(tmp_path / "task", shape, train=24, dev=6)
+    words = small_tasks.make_task(tmp_path / "task", shape, train=24, dev=6)
     rows = [json.loads(row) for row in (tmp_path / "task" / "dev.jsonl").read_text().splitlines()]
     same = "".join(json.dumps({**row, "x": rows[0]["x"]}) + "\n" for row in rows)
     (tmp_path / "task" / "dev.jsonl").write_text(same)

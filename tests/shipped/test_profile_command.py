@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers import finetuning
 from tests.helpers.program import assert_refused
+from tools import small_tasks
 from tools.runs import TINY
 
 
@@ -39,7 +40,7 @@ def test_lines_page_and_report(gpt1, tiny_data: Path) -> None:  # type: ignore[n
 
 
 def test_of_fine_tuning(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    task = finetuning.make_task(tmp_path / "task", "single", train=24, dev=6)
+    task = small_tasks.make_task(tmp_path / "task", "single", train=24, dev=6)
     model = ["model.layers=1", "model.width=32", "model.heads=2", "model.context=48", "run.name=r"]
     words = [*task, *model, *finetuning.TRAINING, f"task.tokenizer={tiny_data.parent / 'tokenizer'}"]
     done = gpt1("finetune", *words, "train.steps=3", "train.profile=2:99", "--nproc", "1")

@@ -10,6 +10,7 @@ import pytest
 from gpt1_ds.common.rundir import read_jsonl
 from tests.helpers import finetuning
 from tests.helpers.program import assert_refused
+from tools import small_tasks
 from tools.runs import TINY
 
 
@@ -26,7 +27,7 @@ def test_every_command_takes_the_checkpoint_s_vocabulary(gpt1, tiny_data: Path) 
     assert gpt1("sample", "runs/run", "--prompt", "The", "--tokens", "2").code == 0
     done = gpt1("checkpoint", "export", "runs/run", "--to", "hf", "--out", "exported")
     assert done.code == 0, done.err
-    task = finetuning.make_task(Path("task"), "single", train=8, dev=4)
+    task = small_tasks.make_task(Path("task"), "single", train=8, dev=4)
     tuning = [*finetuning.TRAINING, *task, "train.steps=1", "run.name=tuned"]
     assert gpt1("finetune", *tuning, "checkpoint.init_from=runs/run", "--nproc", "1").code == 0
     assert gpt1("evaluate", "runs/tuned", "--nproc", "1").code == 0

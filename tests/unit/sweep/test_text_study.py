@@ -12,8 +12,8 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.sweep.finetuning_study import load_study
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, make_sweep
 from gpt1_ds.training.configuration import finetune_config
-from tests.helpers.finetuning import make_task
 from tests.helpers.foreign import make_checkpoint
+from tools.small_tasks import make_task
 
 T5 = ModelConfig(kind="encoder_decoder", norm="pre", layers=1, width=32, heads=2, context=48)
 MODELS = {"T5": T5, "prefix": replace(T5, kind="gpt", mask="prefix"), "GPT": replace(T5, kind="gpt")}

@@ -23,6 +23,7 @@ from gpt1_ds.training.checks import CHECKS, Start
 from gpt1_ds.training.configuration import pretrain_config
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
+from tools import small_tasks
 from tools.runs import TINY
 
 MODEL = ModelConfig(layers=2, width=32, heads=2, context=32)
@@ -223,7 +224,7 @@ TASK_VIOLATIONS: list[tuple[list[str], str]] = [
 def test_of_fine_tuning_too(
     words: list[str], says: str, world: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    task = finetuning.make_task(Path("task"), "single", train=24, dev=6)
+    task = small_tasks.make_task(Path("task"), "single", train=24, dev=6)
     dry, run = refusals(
         "finetune", [*finetuning.TRAINING, *task, f"checkpoint.init_from={world['source']}", *words], capfd
     )
@@ -245,7 +246,7 @@ def test_a_missing_checkpoint_hides_no_other_mistake(capfd: pytest.CaptureFixtur
 
 def test_a_dry_run_of_fine_tuning_knows_its_length(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     """24 examples in batches of 4, three times."""
-    task = finetuning.make_task(Path("task"), "single", train=24, dev=6)
+    task = small_tasks.make_task(Path("task"), "single", train=24, dev=6)
     words = [*task, f"checkpoint.init_from={world['source']}", "train.global_batch=4", "train.epochs=3"]
     assert main(["finetune", *words, "train.micro_batch=4", "--dry-run"]) == 0
     assert "batch: 4 sequences = 128 tokens per step at most; 18 steps\n" in capfd.readouterr().out

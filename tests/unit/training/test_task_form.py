@@ -8,7 +8,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.training.configuration import check_task, finetune_config
-from tests.helpers.finetuning import make_task
+from tools.small_tasks import make_task
 
 TWO = ["model.kind=encoder_decoder", "model.norm=pre"]
 

@@ -13,6 +13,7 @@ from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.configuration import finetune_config, pretrain_config
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
+from tools import small_tasks
 
 PRESETS = ["pretrain/gpt1_117m", "pretrain/bert_base", "pretrain/gpt2", "pretrain/t5_base", "model/lstm"]
 
@@ -57,7 +58,7 @@ def test_a_run_that_continues_weights_has_theirs(tiny_data: Path, in_folder: Pat
     source = make_checkpoint(Path("source"), tokenizer, ModelConfig(layers=2, width=32, heads=2, context=48))
     words = [f"data.path={tiny_data}", f"checkpoint.init_from={source}"]
     assert pretrain_config(["model/gpt1"], words).model.vocab_size == 500
-    task = [*finetuning.TRAINING, *finetuning.make_task(Path("task"), "single", train=8, dev=4)]
+    task = [*finetuning.TRAINING, *small_tasks.make_task(Path("task"), "single", train=8, dev=4)]
     assert finetune_config([], [*task, words[1]]).model.vocab_size == 500
     assert finetune_config(["model/gpt1"], [*task, f"task.tokenizer={tokenizer}"]).model.vocab_size is None
 
