@@ -11,7 +11,7 @@ from typing import Any
 from gpt1_ds.config import Config, load
 
 SENTINELS = 20
-_ENCODER = [
+ENCODER = [
     *("model.mask=bidirectional", "model.embedding_norm=true", "model.activation=gelu", "model.head=masked"),
     "objective.kind=masked",
 ]
@@ -26,15 +26,15 @@ _TWO_STACKS = ["model.kind=encoder_decoder", "model.layers=2"]
 FAMILIES: dict[str, list[str]] = {
     "gpt1": [],
     "gpt2": ["model.norm=pre", "model.init=residual"],
-    "bert": [*_ENCODER, *_PAIRS, "model.norm_eps=1e-12"],
+    "bert": [*ENCODER, *_PAIRS, "model.norm_eps=1e-12"],
     "t5": [*_T5, *_TWO_STACKS, "objective.kind=spans"],
     "t5_shared": [*_T5, *_TWO_STACKS, "objective.kind=spans", "model.shared=true"],
     "t5_relu": [*_T5, *_TWO_STACKS, "objective.kind=spans", "model.activation=relu"],  # 1.0
     "prefix": [*_T5, "model.mask=prefix", "objective.kind=prefix"],
-    "roberta": [*_ENCODER, "objective.whole_words=true", "data.text=full_sentences"],
+    "roberta": [*ENCODER, "objective.whole_words=true", "data.text=full_sentences"],
 }
 TASKS: dict[str, list[str]] = {  # what is fine-tuned, in the place of a family that is pre-trained
-    "sentences": [*_ENCODER, "task.name=table", "task.kind=sentences", "task.columns={text: a, text2: b, label: x}"],
+    "sentences": [*ENCODER, "task.name=table", "task.kind=sentences", "task.columns={text: a, text2: b, label: x}"],
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt1_ds.monitoring.stragglers import DeviceClock
 from tests.helpers.weights import relative
 from tests.parallel.test_gradients import HEADS, batch, reference, run
 from tools import runs
@@ -34,3 +35,27 @@ def test_a_profile_has_the_devices_time(tiny_data: Path, tmp_path: Path) -> None
     assert all(step["work"][2] > 0 for step in summary["ranks"][0]["steps"])
     assert summary["operators"][0]["device_seconds"] > 0
     assert max(held for _, held in summary["ranks"][0]["memory"]) < torch.cuda.get_device_properties(0).total_memory
+
+
+def test_a_recording_that_was_asked_for_has_a_snapshot_of_memory(tiny_data: Path, tmp_path: Path) -> None:
+    """For pytorch.org/memory_viz: this run's own file, which nothing here unpickles."""
+    run = runs.Background([f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=400"], 1)
+    run.wait_for_step(1)
+    run.run_dir.profile_request.touch()
+    run.wait_for(lambda: (run.run_dir.profile / "summary.json").exists())
+    run.run_dir.stop.touch()
+    run.join()
+    snapshot = (run.run_dir.profile / "rank-0.memory.pickle").read_bytes()
+    for word in (b"segments", b"device_traces", b"gpt1_ds/engine"):
+        assert word in snapshot
+
+
+def test_the_clock_of_stragglers_is_the_devices() -> None:
+    clock = DeviceClock()
+    torch.cuda.synchronize()
+    begin = clock.mark()
+    torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+    end = clock.mark()
+    assert clock.seconds(begin, end) == 0.0, "nobody waits for the device"
+    torch.cuda.synchronize()
+    assert 0.01 < clock.seconds(begin, end) < 1.0

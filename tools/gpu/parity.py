@@ -1,0 +1,150 @@
+"""Whether a GPU learns what a CPU learns: a few steps of every family, of what a run can do besides, and of every kind
+of task. The program itself runs both, each case in a process of its own.
+
+python tools/gpu/parity.py FOLDER     the half that a phase starts beside its own: FOLDER/cases.json on this CPU
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from gpt1_ds.common.files import parse_json, write_json
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.tracking.record import WATCHED
+from tools.families import ENCODER, FAMILIES, SENTINELS, make_data
+from tools.gpu.record import Contact
+from tools.gpu.runner import program
+from tools.small_tasks import make_task
+
+SECONDS = 30.0  # of a run
+LOSS, OTHER = 1e-5, 1e-3  # how far from the CPU: nats; a fraction of its number, or of 1 where that is more
+SMALL = [
+    *("model.layers=2", "model.width=64", "model.heads=2", "model.context=64", "run.seed=3", "train.precision=fp32"),
+    *("train.global_batch=8", "train.micro_batch=4", "train.steps=4", "train.log_every=1", "train.compile=off"),
+    *("checkpoint.every=0", "optimizer.lr=1e-4", "schedule.warmup_steps=1"),
+]
+HELD_OUT = ["train.eval_every=2", "train.eval_batches=2"]
+GROUPS: dict[str, dict[str, list[str]]] = {
+    "families": {
+        **{name: FAMILIES[name] for name in ("gpt1", "gpt2", "bert", "roberta", "t5", "t5_relu", "prefix")},
+        "lstm": ["model.kind=lstm", "model.layers=1", "model.units=64"],
+    },
+    "options": {
+        "watch": ["train.watch=all"],
+        "documents": ["data.documents=masked"],
+        "batch warm-up": ["train.batch_warmup=4", "train.batch_warmup_tokens=1024"],
+        "evaluations": ["train.evaluations=[{name: repeat, path: TEXT, every: 2, limit: 40}]"],
+        "muon": ["optimizer.name=muon"],
+        "recompute": ["train.recompute=block"],
+    },
+    "tasks": {  # by the shapes of tools/small_tasks.py
+        **{shape: [] for shape in ("pair", "regression", "question", "tagging")},
+        "span": [*ENCODER, "model.segments=2", "task.stride=16"],
+        "generation": [*FAMILIES["t5"], "task.form=text"],
+        "sentences-nli": ENCODER,
+    },
+}
+NUMBERS = ("loss", "grad_norm", "pair_loss", "task_loss", "language_loss", "metrics", *WATCHED)  # of a line
+CASES = "cases.json"
+
+
+def parity(contact: Contact, group: str) -> None:
+    """Compares the losses and the other numbers of each case of a group with those of the same case on this CPU."""
+    place = contact.work / "parity" / group
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    cases = {name: words(place, group, name) for name in GROUPS[group]}
+    write_json(place / CASES, cases)
+    beside = subprocess.Popen([sys.executable, __file__, str(place)])
+    codes = run(place / "here", contact.device, cases, SECONDS * (4 if contact.device == "cpu" else 1))
+    beside.wait()
+    for name, code in codes.items():
+        if code == 0:
+            compare(contact, name, *(dict(numbers(place / half / _folder(name))) for half in ("here", "cpu")))
+        else:
+            contact.check(f"{name}: ends well", False, code, 0)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str, float]) -> None:
+    """Records how far a case's losses are from the CPU's, and the rest of its numbers; notes the worst of each."""
+    for what, limit in (("losses", LOSS), ("other numbers", OTHER)):
+        keys = [key for key in here | there if key.endswith(" loss") == (what == "losses")]
+        apart = {key: distance(here, there, key) for key in keys}
+        worst = max(keys, key=lambda key: apart[key], default="there are none")
+        value = apart.get(worst, math.inf)
+        contact.check(f"{name}: {what} from the CPU's", value <= limit, value, limit, worst)
+
+
+def words(place: Path, group: str, name: str) -> list[str]:
+    """Returns what the program is asked, without the run's folder and device; makes the files that it reads."""
+    case = [*SMALL, *GROUPS[group][name]]
+    masks, spans = "objective.kind=masked" in case, "objective.kind=spans" in case
+    data = make_data(place.parent / f"text{'-masks' * masks}{'-spans' * spans}", masks, SENTINELS if spans else 0)
+    if group != "tasks":
+        case = [word.replace("TEXT", str(data.parent / "text")) for word in case]
+        return ["pretrain", f"data.path={data}", *case, *HELD_OUT]
+    task = make_task(place.parent / "tasks" / name, name, train=24, dev=6)
+    return ["finetune", f"task.tokenizer={data.parent / 'tokenizer'}", *task, *case]
+
+
+def run(place: Path, device: str, cases: dict[str, list[str]], seconds: float) -> dict[str, int | None]:
+    """Runs cases, one after the other. Returns their exit codes; None: it took longer than `seconds`."""
+    codes = {}
+    place.mkdir()
+    for name, case in cases.items():
+        process = program([*case, f"run.dir={place}", f"run.name={_folder(name)}", f"train.device={device}"], place)
+        process.join(seconds)
+        codes[name] = process.exitcode
+        process.kill()
+        process.join()
+    return codes
+
+
+def _folder(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def numbers(run_folder: Path) -> Iterator[tuple[str, float]]:
+    """Yields what a run's lines say of the model, each number with a name of its own: step, kind of line, and key."""
+    for line in read_jsonl(RunDir(run_folder).metrics):
+        for key in NUMBERS:
+            yield from _leaves(f"step {line['step']} {line['kind']} {key}", line.get(key))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves(f"{name} {key}", one)
+    elif isinstance(value, int | float):
+        yield name, float(value)
+
+
+def distance(here: dict[str, float], there: dict[str, float], key: str) -> float:
+    """Returns how far a number is from the CPU's, as LOSS and OTHER mean it; infinity where one half lacks it."""
+    found, wanted = here.get(key, math.inf), there.get(key, math.inf)
+    apart = abs(found - wanted) / (1.0 if key.endswith(" loss") else max(1.0, abs(wanted)))
+    return math.inf if math.isnan(apart) else apart
+
+
+def main() -> int:
+    place = Path(sys.argv[1])
+    os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
+    from gpt1_ds.launcher import libraries
+
+    libraries.load()
+    codes = run(place / "cpu", "cpu", parse_json((place / CASES).read_bytes()), 4 * SECONDS)
+    return 0 if set(codes.values()) == {0} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
