@@ -42,8 +42,8 @@ if [ ! -e "$stamp" ]; then
   if [ -n "$pins" ]; then
     pip install --no-compile "setuptools>=77" wheel
     pip install --no-compile --no-build-isolation --constraint "$pins" --editable '.[all,dev]'
-    # Triton 3.6 cannot interpret kernels with numpy 2.5: tests/helpers/interpreter.py does it with CI's
-    pip install --no-compile --no-deps --target "$venv/interpreter" "$(grep '^numpy==' tools/constraints.txt)"
+    # Triton 3.6 cannot interpret kernels with numpy 2.4 or newer: tests/helpers/interpreter.py does it with an older one
+    pip install --no-compile --no-deps --target "$venv/interpreter" 'numpy<2.4'
   else # what is in the environment itself comes first
     "$rest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$site/zz_rest.pth"
   fi
