@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from tools.bench import gpu_contacts
-from tools.gpu import kit, pack
+from tools.gpu import kit, pack, parity
 from tools.gpu.phases import PHASES
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
 CPU = ("--device", "cpu", "--tiny")
 PAIR = {"sentence_good": "It works.", "sentence_bad": "It work.", "linguistics_term": "agreement", "UID": "agreement"}
 NEED_A_GPU = {"doctor", "tests_gpu_training", "tests_gpu_promises", "tests_bench_cuda", "kernels_compiled", "fused"}
+
+PARITY = [f"parity_{group}" for group in parity.GROUPS]
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +43,14 @@ def run(place: Path) -> Program:
 
 @pytest.mark.slow
 def test_every_phase_is_rehearsed(run: Program, place: Path) -> None:
-    done = run("contact", "800", *CPU)
+    phases = [phase.name for phase in PHASES if phase.name not in PARITY]
+    done = run("contact", "800", *phases, *CPU)
     assert done.returncode == 0, done.stderr[-2000:]
     results = gpu_contacts.read(place / "out" / "results.jsonl")
     assert not results.of("failed"), results.of("failed")
     outcomes = {line["phase"]: line.get("outcome", line.get("reason")) for line in results.lines}
-    expected = {phase.name: "it needs a GPU" if phase.name in NEED_A_GPU else "done" for phase in PHASES}
-    assert {phase.name: outcomes[phase.name] for phase in PHASES} == expected
+    expected = {name: "it needs a GPU" if name in NEED_A_GPU else "done" for name in phases}
+    assert {name: outcomes[name] for name in phases} == expected
     assert {phase.name for phase in PHASES if phase.needs_cuda} == NEED_A_GPU
     assert all(line["ok"] for line in results.of("check")), results.of("check")
     assert results.fact("losses", "losses, fp32")["here"] == results.fact("losses", "losses, fp32")["cpu"]
@@ -58,6 +61,18 @@ def test_every_phase_is_rehearsed(run: Program, place: Path) -> None:
     assert results.start["tiny"]
     assert gpu_contacts.table(results) in done.stdout
     assert {path.name for path in (place / "out").iterdir()} == {"results.jsonl", "log.txt", "trace.json.gz"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", parity.GROUPS)
+def test_parity_is_rehearsed(group: str, run: Program, place: Path) -> None:
+    done = run("contact", "800", f"parity_{group}", *CPU)
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = gpu_contacts.read(place / "out" / "results.jsonl")
+    assert not results.of("failed"), results.of("failed")
+    found = {line["name"]: (line["ok"], line["value"]) for line in results.of("check")}
+    halves = ("losses from the CPU's", "other numbers from the CPU's")
+    assert found == {f"{name}: {half}": (True, 0.0) for name in parity.GROUPS[group] for half in halves}
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ PHASES = [
     Phase("profile", 60, _call("training.profile")),
     Phase("resume", 110, _call("promises.resume")),
     *(Phase(f"tests_{name}", limit, _call("promises.tests", name), needs_cuda=True) for name, limit in TESTS.items()),
-    *(Phase(f"parity_{group}", 90, _call("parity.parity", group)) for group in ("families", "options", "tasks")),
+    *(Phase(f"parity_{group}", 120, _call("parity.parity", group)) for group in ("families", "options", "tasks")),
     Phase("kernels_compiled", 90, _call("machine.kernels", True), needs_cuda=True),
     *(
         phase
