@@ -51,3 +51,16 @@ def test_a_spare_takes_the_place_of_a_lost_node(three_nodes: Cluster, tmp_path: 
     assert f"job {job} on node1,node3: ranks meet" in (run_dir.slurm / f"{job}.out").read_text()
     (note,) = run_dir.slurm.glob("try-*.json")
     assert json.loads(note.read_text())["restarts"] == 1
+
+
+def test_a_node_that_died_before_the_check_is_out(three_nodes: Cluster) -> None:
+    """SLURM does not know it yet and gives it to the job; a step on all nodes would start on none."""
+    cluster = three_nodes
+    psutil.Process(int((cluster.folder / "slurmd-node2.pid").read_text())).kill()
+    run_dir, job = cluster.submit("dead", "slurm.spare_nodes=1", "slurm.health_check=true")
+    cluster.wait_for_end("dead")
+    assert run_dir.done.exists(), cluster.said()
+    assert (cluster.state(job)["JobState"], tries(run_dir)) == ("COMPLETED", 1), cluster.said()
+    said = (run_dir.slurm / f"{job}.out").read_text()
+    assert f"job {job} on node1,node3: ranks meet" in said
+    assert "node2: did not answer" in said
