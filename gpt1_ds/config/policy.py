@@ -17,9 +17,12 @@ def is_compiled(config: Config) -> bool:
 def has_graphs(config: Config) -> bool:
     """Returns whether forward and backward of a micro-batch are launched as one CUDA graph on a GPU, where the kernels
     of model/kernels/ run: at bf16 under ZeRO 1, whose gradients stay in one place. Fused attention seeds a generator
-    from the host, and sequence-parallel ranks gather into a buffer that may move.
+    from the host, sequence-parallel ranks gather into a buffer that may move, and an LSTM's host waits to know where
+    documents begin.
     """
     train, parallel = config.train, config.parallel
     if train.cuda_graphs == "off" or train.deepspeed_patches != "fast" or config.model.attention != "exact":
+        return False
+    if config.model.kind == "lstm" and config.data.apart:
         return False
     return train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined and not parallel.sequence

@@ -3,9 +3,10 @@
 What the paper leaves open: the input is as wide as the embedding, and a linear layer brings the state back to that
 width for the tied head and the task's. There are no positions and no tensor parallelism.
 
-On a GPU cuDNN wants the cell's weights and biases at the start of one buffer. `Module.to` puts them there, so sampling,
-evaluation and ZeRO 0 have them so. ZeRO 1 to 3 keep decayed matrices and biases in two buffers of DeepSpeed's; cuDNN
-then copies the cell's weights at each call.
+On a GPU cuDNN computes the cell in fp32 and fp16 (torch 2.11 has none of its own for bf16: a kernel or two a position).
+It wants the cell's weights and biases at the start of one buffer. `Module.to` puts them there, so sampling, evaluation
+and ZeRO 0 have them so. ZeRO 1 to 3 keep decayed matrices and biases in two buffers of DeepSpeed's; cuDNN then copies
+the cell's weights at each call.
 Shapes: S positions, B rows, D width, U units.
 """
 
@@ -30,13 +31,19 @@ INPUT_SITE, OUTPUT_SITE = 0, 1  # dropout sites
 class LstmCell(nn.LSTM):
     """x [S, B, D] -> (states [S, B, U], (state, cell) after the last position)."""
 
+    def __init__(self, width: int, units: int) -> None:
+        super().__init__(width, units)
+        # else cuDNN rounds the factors of fp32 products to TF32. Backward passes obey the process's setting alone
+        torch.backends.cudnn.allow_tf32 = False
+
     def forward(self, x_SBD, state=None):  # type: ignore[no-untyped-def]
-        if not products.slow(x_SBD):
-            return super().forward(x_SBD, state)
-        zeros_1BU = torch.zeros(1, x_SBD.shape[1], self.hidden_size)
-        before = [zeros_1BU, zeros_1BU] if state is None else [part.float() for part in state]
-        weights = [weight.float() for weight in self.all_weights[0]]
-        states_SBU, *last = torch.lstm(x_SBD.float(), before, weights, True, 1, 0.0, self.training, False, False)
+        dtype = torch.float32 if products.slow(x_SBD) else x_SBD.dtype
+        zeros_1BU = x_SBD.new_zeros(1, x_SBD.shape[1], self.hidden_size, dtype=dtype)
+        before = [zeros_1BU, zeros_1BU] if state is None else [part.to(dtype) for part in state]
+        weights = [weight.to(dtype) for weight in self.all_weights[0]]
+        # cuDNN has gradients in training alone; without dropout of its own, nothing else differs
+        training = self.training or (x_SBD.is_cuda and torch.is_grad_enabled())
+        states_SBU, *last = torch.lstm(x_SBD.to(dtype), before, weights, True, 1, 0.0, training, False, False)
         return states_SBU.to(x_SBD.dtype), tuple(last)
 
 

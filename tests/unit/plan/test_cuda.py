@@ -106,6 +106,7 @@ def test_launches_outside_of_graphs_are_those_counted(world: int, mode: str) -> 
         (["parallel.assembly=pipeline"], False),
         (["parallel.tensor=2", "parallel.sequence=true"], False),
         (["model.attention=fused"], False),
+        (["data.documents=masked"], True),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -115,6 +116,12 @@ def test_which_micro_batches_are_graphs(words: list[str], graphs: bool) -> None:
     assert cost(config, 8, 40478, PRESETS["h100"]).graphs is graphs
     if config.train.precision != "fp16":
         assert not cost(config, 8, 40478, PRESETS["cpu"]).graphs
+
+
+@pytest.mark.parametrize("documents", ["joined", "masked"])
+def test_the_host_of_an_lstm_waits_for_separate_documents(documents: str) -> None:
+    config = gpt1("model.kind=lstm", "model.layers=1", f"data.documents={documents}")
+    assert policy.has_graphs(config) is (documents == "joined")
 
 
 def test_the_mask_costs_exact_attention_little() -> None:
