@@ -44,13 +44,21 @@ def edges(bidirectional: bool) -> tuple[int, ...]:
 
 def bucket(distance_D: Tensor, bidirectional: bool) -> Tensor:
     """Returns the bucket of key minus query position. Without `bidirectional` all later keys, which are not seen, share
-    bucket 0.
+    bucket 0. Python's numbers alone are compared with: a tensor of them would be a copy to the device, which a CUDA
+    graph cannot hold.
     """
-    starts = torch.tensor(edges(bidirectional), device=distance_D.device)
     if not bidirectional:
-        return torch.bucketize((-distance_D).clamp(min=0), starts, right=True)
+        return _edges_passed((-distance_D).clamp(min=0), edges(bidirectional))
     later = (distance_D > 0).long() * (RELATIVE_BUCKETS // 2)
-    return later + torch.bucketize(distance_D.abs(), starts, right=True)
+    return later + _edges_passed(distance_D.abs(), edges(bidirectional))
+
+
+def _edges_passed(distance_D: Tensor, starts: tuple[int, ...]) -> Tensor:
+    near = len(starts) // 2  # at least so many are 1, 2, 3, ...
+    passed_D = distance_D.clamp(max=near)
+    for start in starts[near:]:
+        passed_D = passed_D + (distance_D >= start)
+    return passed_D
 
 
 def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool) -> Tensor:

@@ -28,6 +28,12 @@ PIPELINE = [("parallel.pipeline=2", f"train.precision={precision}") for precisio
 ZERO_3 = [("parallel.zero=3", f"train.precision={precision}") for precision in ("fp32", "bf16", "fp16")]
 SHARED = ('parallel.deepspeed={"zero_optimization": {"stage3_param_persistence_threshold": 0}}',)
 
+RELATIVE = [
+    *("model.norm=pre", "model.norm_kind=rms", "model.norm_eps=1e-6", "model.positions=relative", "model.biases=false"),
+    *("model.attention_scale=one", "model.init=t5"),
+]
+LSTM = ["model.kind=lstm", "model.layers=1", "model.units=64"]
+
 # The loss and the norm, read together. What is decided by a norm is decided by this read: whether an update in fp16
 # has overflowed, whether a filter rejects it.
 ONCE = 1
@@ -51,6 +57,12 @@ def check(step: Step, syncs: int = ONCE) -> None:
 @pytest.mark.parametrize("layout", [ZERO_0_FP32, *DENSE, *TENSOR], ids=" ".join)
 def test_a_step_waits_once_and_copies_once(layout: tuple[str, ...]) -> None:
     check(ranks.run(steps.step, [*RECIPE, *layout], 2, world=2))
+
+
+@pytest.mark.parametrize("words", [RELATIVE, LSTM], ids=["relative", "lstm"])
+def test_other_models_wait_once_and_copy_once(words: list[str]) -> None:
+    """Anything more, within a micro-batch, could not be captured as a CUDA graph."""
+    check(ranks.run(steps.step, [*RECIPE, *words, "train.precision=bf16"], 1))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
