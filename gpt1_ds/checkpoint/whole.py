@@ -86,6 +86,7 @@ def of_engine(engine: Engine, config: Config, head: HeadSpec | None = None) -> D
             key = f"{name}/{len(values)}"
             values[key] = elements
             slices.setdefault(name, []).append(replace(part, key=key))
+        del flat  # the model is not beside it on the device
 
     def read(part: Slice, first: int, count: int) -> Tensor:
         return values[part.key][first : first + count]

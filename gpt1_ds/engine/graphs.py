@@ -14,6 +14,7 @@ held is given back before capture. The proof keeps gradients in the host's memor
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -73,13 +74,20 @@ class CudaRecorder:
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         gc.collect()  # what is in reference cycles holds memory, or nodes of autograd that know another stream
-        # the outer context leaves the stream where the capture fails; other threads (NCCL's watchdog, the copies of
-        # later batches) may ask and allocate meanwhile
-        with (
-            torch.cuda.stream(self.stream),
-            torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"),
-        ):
-            results = work()
+        try:
+            # the outer context leaves the stream where the capture fails; other threads (NCCL's watchdog, the copies of
+            # later batches) may ask and allocate meanwhile
+            with (
+                torch.cuda.stream(self.stream),
+                torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"),
+            ):
+                results = work()
+        except BaseException:
+            # a capture that was broken off never ends for torch's allocator, which then gives no memory back that two
+            # streams have used: a run's batches, until it has no more
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
+            raise
         return graph.replay, results
 
 

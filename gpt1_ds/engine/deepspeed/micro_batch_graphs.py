@@ -14,6 +14,7 @@ from gpt1_ds.engine.deepspeed.bf16 import FlatGradients
 from gpt1_ds.engine.deepspeed.overlap import OverlappedReduction, Reduction
 from gpt1_ds.engine.graphs import CudaRecorder, GraphedPasses, Pass
 from gpt1_ds.model import dropout, kernels
+from gpt1_ds.model.kernels import attention_cpu
 
 
 def graphed_passes(engine: Engine, work: Pass, reduction: Reduction | None, config: Config) -> GraphedPasses | None:
@@ -41,7 +42,7 @@ def _capturing(engine: Engine, reduction: Reduction | None) -> Iterator[None]:
     heard = engine.progress
     heard("capture of a CUDA graph")
     engine.progress = unheard
-    dropout.counters.cache_clear()
+    _forget()
     try:
         with engine.sender.lock:
             yield
@@ -52,5 +53,11 @@ def _capturing(engine: Engine, reduction: Reduction | None) -> Iterator[None]:
             reduction.forget()
         raise
     finally:
-        dropout.counters.cache_clear()
+        _forget()
         engine.progress = heard
+
+
+def _forget() -> None:
+    """Drops what functions keep on the device from call to call."""
+    for kept in (dropout.counters, attention_cpu.future):
+        kept.cache_clear()

@@ -108,7 +108,7 @@ def _probabilities(q: Tensor, k: Tensor, scores: Scores, block: Block) -> Tensor
         probabilities_gRT = torch.softmax(scores_gRT.masked_fill_(hidden_gRT, -math.inf), -1)
         return probabilities_gRT.masked_fill_(hidden_gRT, 0.0) if bounded else probabilities_gRT  # 0 / 0 is 0
     if until_G is None and scores.causal:
-        scores_gRT[..., rows] += _future(rows.stop - rows.start, q.device)
+        scores_gRT[..., rows] += future(rows.stop - rows.start, q.device)
     return torch.softmax(scores_gRT, -1)
 
 
@@ -118,7 +118,7 @@ def _heads(groups: slice, bias_NST: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _future(length: int, device: torch.device) -> Tensor:
+def future(length: int, device: torch.device) -> Tensor:
     """Returns [R, R]: -inf where a key lies after its query, as in a block's last square alone; 0 elsewhere."""
     return torch.full((length, length), -math.inf, device=device).triu_(1)
 
