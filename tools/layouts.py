@@ -193,7 +193,7 @@ def _weights(engine: Any) -> list[tuple[Any, Any, np.ndarray]]:
     from gpt1_ds.engine import master_weights
 
     owned = [f for f in master_weights.fragments(engine) if master_weights.is_saved_here(engine, f.info)]
-    return [(f.info, slice_of(f), f.master.numpy().copy()) for f in owned]
+    return [(f.info, slice_of(f), f.master.cpu().numpy().copy()) for f in owned]
 
 
 def whole_weights(ranks: list[list[tuple[Any, Any, np.ndarray]]]) -> dict[str, np.ndarray]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from gpt1_ds.engine.graphs import CudaRecorder
+from gpt1_ds.model.lstm import LstmCell
 from gpt1_ds.monitoring.stragglers import DeviceClock
 from tests.helpers.weights import relative
 from tests.parallel.test_gradients import HEADS, batch, reference, run
@@ -39,8 +42,9 @@ def test_a_profile_has_the_devices_time(tiny_data: Path, tmp_path: Path) -> None
 
 def test_a_recording_that_was_asked_for_has_a_snapshot_of_memory(tiny_data: Path, tmp_path: Path) -> None:
     """For pytorch.org/memory_viz: this run's own file, which nothing here unpickles."""
-    run = runs.Background([f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=400"], 1)
-    run.wait_for_step(1)
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=4000", "train.compile=off"]
+    run = runs.Background(words, 1)
+    run.wait_for(lambda: runs.last_step(run.run_dir) >= 1, 120)
     run.run_dir.profile_request.touch()
     run.wait_for(lambda: (run.run_dir.profile / "summary.json").exists())
     run.run_dir.stop.touch()
@@ -59,3 +63,34 @@ def test_the_clock_of_stragglers_is_the_devices() -> None:
     assert clock.seconds(begin, end) == 0.0, "nobody waits for the device"
     torch.cuda.synchronize()
     assert 0.01 < clock.seconds(begin, end) < 1.0
+
+
+def test_a_capture_that_fails_holds_no_memory() -> None:
+    """A block that two streams have used is given back after it, though torch gives none back within a capture."""
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    recorder, other = CudaRecorder(device), torch.cuda.Stream(device)
+    numbers = torch.ones(1000, device=device)
+    with pytest.raises(Exception, match="captur"):
+        recorder.capture(lambda: (torch.tensor(numbers.sum().item()),))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated(device)
+    for _ in range(20):
+        block = torch.empty(1 << 20, device=device)
+        block.record_stream(other)
+        del block
+        torch.cuda.synchronize()
+    torch.empty(1 << 20, device=device)  # what asks for memory looks what has been given back
+    assert torch.cuda.memory_allocated(device) - before < 2 << 22
+
+
+def test_an_lstm_is_the_cpus_and_has_gradients_in_evaluation() -> None:
+    torch.manual_seed(0)
+    cell = LstmCell(32, 64).eval()
+    there, x_SBD = copy.deepcopy(cell).cuda(), torch.randn(48, 4, 32)
+    for one, given in ((cell, x_SBD), (there, x_SBD.cuda())):
+        one(given)[0].square().sum().backward()
+    torch.testing.assert_close(there(x_SBD.cuda())[0].cpu(), cell(x_SBD)[0], atol=1e-6, rtol=1e-5)
+    for name, weight in cell.named_parameters():
+        found, wanted = there.get_parameter(name).grad.cpu(), weight.grad
+        assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max(), name

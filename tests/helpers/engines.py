@@ -41,7 +41,7 @@ def pieces(engine: Any, kind: str, owned: bool = True) -> list[tuple[Any, Any, n
     for fragment in master_weights.fragments(engine):
         if not owned or master_weights.is_saved_here(engine, fragment.info):
             values = fragment.master if kind == "master" else fragment.moments[kind]
-            found.append((fragment.info, slice_of(fragment), values.numpy().copy()))
+            found.append((fragment.info, slice_of(fragment), values.cpu().numpy().copy()))
     return found
 
 

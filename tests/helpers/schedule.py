@@ -3,7 +3,7 @@
 A file's tests stay together, since they share what its fixtures made; those of a file in APART do not. What fails
 fastest comes first. Jobs on SLURM wait for much of their time: one file of them at a time runs beside tests that
 compute. A test takes a minute at most, with its fixtures, of a machine on which nothing else runs; those that cannot
-are named in LONG.
+are named in LONG. Those that need a GPU have limits of their own (tools/gpu/phases.py).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def crowding() -> float:
 def objection(nodeid: str, seconds: float) -> str:
     """What is said of a test that took too long; nothing of others."""
     seconds /= crowding()
-    if seconds <= LONGEST or nodeid.partition("[")[0] in LONG:
+    if seconds <= LONGEST or nodeid.startswith("tests/gpu/") or nodeid.partition("[")[0] in LONG:
         return ""
     return (
         f"{nodeid} took {seconds:.0f} s with its fixtures, {LONGEST:.0f} s are allowed: make it smaller, or name it "

@@ -74,12 +74,23 @@ def test_a_run_without_numbers_is_not_equal(tmp_path: Path) -> None:
     assert [line["ok"] for line in map(json.loads, (tmp_path / RESULTS).read_text().splitlines())] == [False, False]
 
 
+def test_in_bf16_losses_alone_are_held_to_a_wider_limit(tmp_path: Path) -> None:
+    for loss, ok in ((6.0019, True), (6.0021, False)):
+        contact = Contact(tmp_path, tmp_path, "cuda")
+        (tmp_path / RESULTS).write_text("")
+        parity.compare(
+            contact, "case", found(tmp_path / "a", {**STEP, "loss": loss}), found(tmp_path / "b", STEP), True
+        )
+        (line,) = map(json.loads, (tmp_path / RESULTS).read_text().splitlines())
+        assert (line["name"], line["ok"]) == ("case: losses from the CPU's", ok)
+
+
 def test_what_takes_too_long_or_fails_is_no_run(tmp_path: Path) -> None:
-    cases = {"a typo": ["pretrain", "model.layerz=2"]}
-    assert parity.run(tmp_path / "here", "cpu", cases, 60) == {"a typo": 2}
-    assert parity.run(tmp_path / "slow", "cpu", cases, 0.0) == {"a typo": None}
+    typo = ["pretrain", "model.layerz=2"]
+    assert parity.run(tmp_path / "runs" / "a-typo", "cpu", typo, 60) == 2
+    assert parity.run(tmp_path / "runs" / "slow", "cpu", typo, 0.0) is None
 
 
 def test_every_case_has_a_place_of_its_own() -> None:
-    names = [name.replace(" ", "-") for group in parity.GROUPS.values() for name in group]
-    assert len(set(names)) == len(names)
+    for group in parity.GROUPS.values():
+        assert len({name.replace(" ", "-") for name in group}) == len(group)

@@ -1,5 +1,6 @@
 """Whether a GPU learns what a CPU learns: a few steps of every family, of what a run can do besides, and of every kind
-of task. The program itself runs both, each case in a process of its own.
+of task, in fp32; and the same in bf16, where micro-batches are CUDA graphs. The program itself runs both, each case in
+a process of its own.
 
 python tools/gpu/parity.py FOLDER     the half that a phase starts beside its own: FOLDER/cases.json on this CPU
 """
@@ -11,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,59 +27,75 @@ from tools.gpu.record import Contact
 from tools.gpu.runner import program
 from tools.small_tasks import make_task
 
-SECONDS = 30.0  # of a run
+SECONDS = 60.0  # of a run
 LOSS, OTHER = 1e-5, 1e-3  # how far from the CPU: nats; a fraction of its number, or of 1 where that is more
+LOSS_BF16 = 2e-3
 SMALL = [
-    *("model.layers=2", "model.width=64", "model.heads=2", "model.context=64", "run.seed=3", "train.precision=fp32"),
-    *("train.global_batch=8", "train.micro_batch=4", "train.steps=4", "train.log_every=1", "train.compile=off"),
-    *("checkpoint.every=0", "optimizer.lr=1e-4", "schedule.warmup_steps=1"),
+    *("model.layers=2", "model.width=64", "model.heads=2", "model.context=64", "run.seed=3", "train.compile=off"),
+    *("train.global_batch=8", "train.micro_batch=4", "train.steps=4", "train.log_every=1", "checkpoint.every=0"),
+    *("optimizer.lr=1e-4", "schedule.warmup_steps=1"),
 ]
 HELD_OUT = ["train.eval_every=2", "train.eval_batches=2"]
-GROUPS: dict[str, dict[str, list[str]]] = {
-    "families": {
-        **{name: FAMILIES[name] for name in ("gpt1", "gpt2", "bert", "roberta", "t5", "t5_relu", "prefix")},
-        "lstm": ["model.kind=lstm", "model.layers=1", "model.units=64"],
-    },
-    "options": {
-        "watch": ["train.watch=all"],
-        "documents": ["data.documents=masked"],
-        "batch warm-up": ["train.batch_warmup=4", "train.batch_warmup_tokens=1024"],
-        "evaluations": ["train.evaluations=[{name: repeat, path: TEXT, every: 2, limit: 40}]"],
-        "muon": ["optimizer.name=muon"],
-        "recompute": ["train.recompute=block"],
-    },
-    "tasks": {  # by the shapes of tools/small_tasks.py
-        **{shape: [] for shape in ("pair", "regression", "question", "tagging")},
-        "span": [*ENCODER, "model.segments=2", "task.stride=16"],
-        "generation": [*FAMILIES["t5"], "task.form=text"],
-        "sentences-nli": ENCODER,
-    },
+FAMILY_CASES = {
+    **{name: FAMILIES[name] for name in ("gpt1", "gpt2", "bert", "roberta", "t5", "t5_relu", "prefix")},
+    "lstm": ["model.kind=lstm", "model.layers=1", "model.units=64"],
 }
+OPTIONS = {
+    "watch": ["train.watch=all"],
+    "documents": ["data.documents=masked"],
+    "batch warm-up": ["train.batch_warmup=4", "train.batch_warmup_tokens=1024"],
+    "evaluations": ["train.evaluations=[{name: repeat, path: TEXT, every: 2, limit: 40}]"],
+    "muon": ["optimizer.name=muon"],
+    "recompute": ["train.recompute=block"],
+}
+TASKS: dict[str, list[str]] = {  # by the shapes of tools/small_tasks.py
+    **{shape: [] for shape in ("pair", "regression", "question", "tagging")},
+    "span": [*ENCODER, "model.segments=2", "task.stride=16"],
+    "generation": [*FAMILIES["t5"], "task.form=text"],
+    "sentences-nli": ENCODER,
+}
+GRAPHS = "graphs"  # the group in bf16
+GROUPS = {
+    "families": FAMILY_CASES,
+    "options": OPTIONS,
+    "tasks": TASKS,
+    GRAPHS: {**FAMILY_CASES, **{name: OPTIONS[name] for name in ("documents", "batch warm-up", "evaluations")}},
+}
+WITHOUT = "micro-batches run without CUDA graphs"  # words of engine/graphs.py, where one could not be made
 NUMBERS = ("loss", "grad_norm", "pair_loss", "task_loss", "language_loss", "metrics", *WATCHED)  # of a line
 CASES = "cases.json"
 
 
 def parity(contact: Contact, group: str) -> None:
-    """Compares the losses and the other numbers of each case of a group with those of the same case on this CPU."""
+    """Compares the losses of each case of a group with those of the same case on this CPU; in fp32 its other numbers,
+    too, and in bf16 whether it kept its graphs.
+    """
     place = contact.work / "parity" / group
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     cases = {name: words(place, group, name) for name in GROUPS[group]}
     write_json(place / CASES, cases)
     beside = subprocess.Popen([sys.executable, __file__, str(place)])
-    codes = run(place / "here", contact.device, cases, SECONDS * (4 if contact.device == "cpu" else 1))
-    beside.wait()
-    for name, code in codes.items():
-        if code == 0:
-            compare(contact, name, *(dict(numbers(place / half / _folder(name))) for half in ("here", "cpu")))
-        else:
-            contact.check(f"{name}: ends well", False, code, 0)
+    graphs = ["train.cuda_graphs=on"] if contact.device == "cuda" else []
+    for name, case in cases.items():
+        code = run(place / "here" / _folder(name), contact.device, [*case, *graphs], SECONDS)
+        while not (beside_code := _code(place / "cpu" / _folder(name))).exists() and beside.poll() is None:
+            time.sleep(0.05)
+        if code != 0 or not beside_code.exists() or parse_json(beside_code.read_bytes()) != 0:
+            contact.check(f"{name}: ends well on both", False, code, 0)
+            continue
+        halves = [place / half / _folder(name) for half in ("here", "cpu")]
+        compare(contact, name, *(dict(numbers(half)) for half in halves), bf16=group == GRAPHS)
+        if group == GRAPHS:
+            log = RunDir(halves[0]).rank_log(0).read_text()
+            said = next((line for line in log.splitlines() if WITHOUT in line), "")
+            contact.check(f"{name}: keeps its graphs", not said, int(bool(said)), 0, said)
     shutil.rmtree(place, ignore_errors=True)
 
 
-def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str, float]) -> None:
+def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str, float], bf16: bool = False) -> None:
     """Records how far a case's losses are from the CPU's, and the rest of its numbers; notes the worst of each."""
-    for what, limit in (("losses", LOSS), ("other numbers", OTHER)):
+    for what, limit in (("losses", LOSS_BF16),) if bf16 else (("losses", LOSS), ("other numbers", OTHER)):
         keys = [key for key in here | there if key.endswith(" loss") == (what == "losses")]
         apart = {key: distance(here, there, key) for key in keys}
         worst = max(keys, key=lambda key: apart[key], default="there are none")
@@ -87,7 +105,7 @@ def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str
 
 def words(place: Path, group: str, name: str) -> list[str]:
     """Returns what the program is asked, without the run's folder and device; makes the files that it reads."""
-    case = [*SMALL, *GROUPS[group][name]]
+    case = [*SMALL, *GROUPS[group][name], f"train.precision={'bf16' if group == GRAPHS else 'fp32'}"]
     masks, spans = "objective.kind=masked" in case, "objective.kind=spans" in case
     data = make_data(place.parent / f"text{'-masks' * masks}{'-spans' * spans}", masks, SENTINELS if spans else 0)
     if group != "tasks":
@@ -97,21 +115,25 @@ def words(place: Path, group: str, name: str) -> list[str]:
     return ["finetune", f"task.tokenizer={data.parent / 'tokenizer'}", *task, *case]
 
 
-def run(place: Path, device: str, cases: dict[str, list[str]], seconds: float) -> dict[str, int | None]:
-    """Runs cases, one after the other. Returns their exit codes; None: it took longer than `seconds`."""
-    codes = {}
-    place.mkdir()
-    for name, case in cases.items():
-        process = program([*case, f"run.dir={place}", f"run.name={_folder(name)}", f"train.device={device}"], place)
-        process.join(seconds)
-        codes[name] = process.exitcode
-        process.kill()
-        process.join()
-    return codes
+def run(folder: Path, device: str, case: list[str], seconds: float) -> int | None:
+    """Runs a case in a run folder. Returns its exit code; None: it took longer than `seconds`."""
+    folder.parent.mkdir(exist_ok=True)
+    where = [f"run.dir={folder.parent}", f"run.name={folder.name}", f"train.device={device}"]
+    process = program([*case, *where], folder.parent)
+    process.join(seconds)
+    code = process.exitcode
+    process.kill()
+    process.join()
+    return code
 
 
 def _folder(name: str) -> str:
     return name.replace(" ", "-")
+
+
+def _code(folder: Path) -> Path:
+    """The exit code of the CPU's run, written when it has ended."""
+    return folder.with_name(f"{folder.name}.json")
 
 
 def numbers(run_folder: Path) -> Iterator[tuple[str, float]]:
@@ -142,8 +164,10 @@ def main() -> int:
     from gpt1_ds.launcher import libraries
 
     libraries.load()
-    codes = run(place / "cpu", "cpu", parse_json((place / CASES).read_bytes()), 4 * SECONDS)
-    return 0 if set(codes.values()) == {0} else 1
+    for name, case in parse_json((place / CASES).read_bytes()).items():
+        folder = place / "cpu" / _folder(name)
+        write_json(_code(folder), run(folder, "cpu", case, 4 * SECONDS))
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from tools.gpu.record import Contact
 from tools.gpu.runner import Phase
 
 FAMILIES = ("t5", "bert", "roberta")
-TESTS = {"gpu_training": 150, "gpu_promises": 150, "bench_cuda": 200}  # of tests/gpu/test_NAME.py: seconds
+PARITY = ("families", "graphs", "options", "tasks")
+TESTS = {"gpu_training": 150, "gpu_promises": 400, "bench_cuda": 200}  # of tests/gpu/test_NAME.py: seconds
 
 
 def _call(place: str, *arguments: Any) -> Callable[[Contact], None]:
@@ -39,8 +40,8 @@ PHASES = [
     Phase("doctor", 150, _call("promises.doctor"), needs_cuda=True),
     Phase("profile", 60, _call("training.profile")),
     Phase("resume", 110, _call("promises.resume")),
+    *(Phase(f"parity_{group}", 180, _call("parity.parity", group)) for group in PARITY),
     *(Phase(f"tests_{name}", limit, _call("promises.tests", name), needs_cuda=True) for name, limit in TESTS.items()),
-    *(Phase(f"parity_{group}", 120, _call("parity.parity", group)) for group in ("families", "options", "tasks")),
     Phase("kernels_compiled", 90, _call("machine.kernels", True), needs_cuda=True),
     *(
         phase
