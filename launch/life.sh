@@ -26,7 +26,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     [ $status != 0 ] || staged "$@" || status=1
     [ $status != 0 ] || ranks "$folder" "$again" "$@"
     [ $status = 0 ] || gone
-    verdict=$(once slurm end "$folder" "${chain[@]}" "${losses[@]}" --status "$status") && code=0 || code=$?
+    verdict=$(once slurm end "$folder" "${chain[@]}" ${ended:+--restarts=0} "${losses[@]}" --status "$status") && code=0 || code=$?
     read -r what bad <<<"$verdict"
     if [ "$what" != here ] || [ -n "$ended" ]; then break; fi
     out=$out,$bad status=0 again=$((again + 1)) # all ranks begin again, from the last checkpoint

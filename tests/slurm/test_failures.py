@@ -18,9 +18,11 @@ def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     """With a task per rank on one node, which is tested nowhere else; other tests requeue jobs of two nodes."""
     run_dir, job = cluster.submit("requeued", *BARE, "slurm.nodes=1", "slurm.ranks_per_node=2")
     cluster.wait_for_step(run_dir, 8)
+    cluster.wait_for_save(run_dir)
     cluster.call("scontrol", "requeue", job)
     assert_done(cluster, run_dir, uninterrupted)
     assert cluster.state(job)["Restarts"] == "1"
+    assert not runs.events(run_dir, "restarted"), "SLURM started the job again, not the job its ranks"
 
 
 def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
