@@ -83,6 +83,8 @@ def compile_blocks(model: nn.Module) -> None:
     on one of each for all lengths. What cannot be compiled runs as it is. On a GPU also the sum of the embeddings and
     its dropout, which would be 36 kernels more (on a CPU its numbers would change).
     """
+    # of kinds of shapes (one row, one position, ...): beyond it blocks run as they are
+    torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
     compiled = (Block, PositionEmbedding) if torch.cuda.is_available() else (Block,)
     for module in model.modules():
         if isinstance(module, compiled):

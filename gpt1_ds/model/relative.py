@@ -7,7 +7,6 @@ Shapes: N heads on this rank, K buckets, S queries, T keys.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +30,7 @@ class RelativeTables(nn.Module):
         return self.weight.view_as(self.weight)
 
 
-@lru_cache
-def edges(bidirectional: bool) -> tuple[int, ...]:
+def _edges(bidirectional: bool) -> tuple[int, ...]:
     """Where buckets 1, 2, ... of one direction begin. Whole numbers, so that every device puts a distance into the same
     bucket: a logarithm may be rounded down where it is a whole number.
     """
@@ -42,15 +40,18 @@ def edges(bidirectional: bool) -> tuple[int, ...]:
     return (*range(1, near + 1), *(math.ceil(near * (FARTHEST / near) ** (k / (buckets - near)) - 1e-9) for k in far))
 
 
+EDGES = {bidirectional: _edges(bidirectional) for bidirectional in (True, False)}
+
+
 def bucket(distance_D: Tensor, bidirectional: bool) -> Tensor:
     """Returns the bucket of key minus query position. Without `bidirectional` all later keys, which are not seen, share
     bucket 0. Python's numbers alone are compared with: a tensor of them would be a copy to the device, which a CUDA
     graph cannot hold.
     """
     if not bidirectional:
-        return _edges_passed((-distance_D).clamp(min=0), edges(bidirectional))
+        return _edges_passed((-distance_D).clamp(min=0), EDGES[False])
     later = (distance_D > 0).long() * (RELATIVE_BUCKETS // 2)
-    return later + _edges_passed(distance_D.abs(), edges(bidirectional))
+    return later + _edges_passed(distance_D.abs(), EDGES[True])
 
 
 def _edges_passed(distance_D: Tensor, starts: tuple[int, ...]) -> Tensor:
@@ -63,9 +64,19 @@ def _edges_passed(distance_D: Tensor, starts: tuple[int, ...]) -> Tensor:
 
 def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool) -> Tensor:
     """fp32 [N, S, T] of the last S of T positions. The bias is the same along a diagonal: one product with the tables
-    gives it for every distance, and its gradient is a sum in one fixed order.
+    gives it for every distance, and its gradient is a sum in a fixed order.
     """
     distance_D = torch.arange(1 - keys, keys, device=table_NK.device)[: queries + keys - 1]
     one_hot_DK = F.one_hot(bucket(distance_D, bidirectional), RELATIVE_BUCKETS).float()
     bias_ND = table_NK.float() @ one_hot_DK.T
-    return bias_ND.unfold(1, keys, 1).flip(1)
+    return diagonals(bias_ND, queries, keys) if bias_ND.is_cuda else bias_ND.unfold(1, keys, 1).flip(1)
+
+
+def diagonals(bias_ND: Tensor, queries: int, keys: int) -> Tensor:
+    """[N, S, T], as `bias_ND.unfold(1, keys, 1).flip(1)`. For compiled blocks on a GPU: code with `unfold` would be
+    made anew for every length, and would add up the gradient in the order in which threads come.
+    """
+    length = queries + keys - 1
+    # rows that are one longer than what is read of them: each begins one later in the next
+    longer_NR = F.pad(bias_ND.unsqueeze(1).expand(-1, queries, -1), (0, 1)).flatten(1)
+    return longer_NR[:, : queries * length].view(-1, queries, length)[..., queries - 1 :]

@@ -20,6 +20,7 @@ RECIPE = [
     *("model.layers=2", "model.width=64", "model.heads=4", "model.context=64", "train.precision=bf16"),
     *("train.global_batch=4", "train.micro_batch=2"),
 ]
+RELATIVE = ["model.norm=pre", "model.positions=relative", "model.biases=false"]
 TENSOR = ["parallel.tensor=2"]
 SEQUENCE = [*TENSOR, "parallel.sequence=true"]
 
@@ -40,6 +41,12 @@ def test_a_compiled_step_does_the_same_products_in_fewer_kernels(overrides: list
     assert compiled.bytes < eager.bytes
     assert compiled.flops == eager.flops
     assert (len(compiled.syncs), len(compiled.copies)) == (len(eager.syncs), len(eager.copies))
+
+
+def test_relative_positions_add_up_their_gradient_in_a_fixed_order() -> None:
+    """tools/fakecuda/compiled.py raises for code that adds up in another one, in every step that is compiled here."""
+    eager, compiled = (step(f"train.compile={choice}", *RELATIVE).counts for choice in ("off", "on"))
+    assert compiled.launches < eager.launches
 
 
 def sent(counts: Counts) -> Counter[tuple[str, int]]:

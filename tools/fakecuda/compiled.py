@@ -42,6 +42,7 @@ def install() -> None:
     config.force_disable_caches = True
     config.compile_threads = 1  # no process is started
     config.joint_graph_constant_folding = False  # it computes on the device
+    config.shape_padding = False  # it measures there
     torch._dynamo.config.automatic_dynamic_shapes = False  # bytes of symbols are none: each shape gets a graph
     torch._dynamo.config.recompile_limit = 1000  # of one function, called with so many shapes
     compile_fx.get_input_idxs_to_check = lambda *_: ()  # whether their addresses are aligned: they have none
@@ -68,6 +69,8 @@ class _Driver:
 def _module(graph: Any) -> SimpleNamespace:
     """In the place of the module that inductor makes of a graph."""
     source = graph.codegen()[0].value
+    if "tl.atomic_add(" in source:
+        raise RuntimeError("compiled code adds up in the order in which threads come: each pass has other bits")
     launches = [*_launches(graph, source)]
     make = [_maker(output) for output in graph.graph_outputs]
 
