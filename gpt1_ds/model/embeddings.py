@@ -7,6 +7,7 @@ Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from megatron.core import tensor_parallel
@@ -100,7 +101,16 @@ class Positions(nn.Module):
         if begin is None:
             return hidden_SBD + weight_SD[first:until].unsqueeze(1)
         position_S1 = torch.arange(first, until, device=hidden_SBD.device).unsqueeze(1)
-        return hidden_SBD + weight_SD[(position_S1 - begin).clamp(min=0)]
+        return hidden_SBD + rows_at(weight_SD, (position_S1 - begin).clamp(min=0))
+
+
+def _rows_at(weight_SD: Tensor, at_SB: Tensor) -> Tensor:
+    """[S, B, D]. Its gradient is added up in fp32: every document has a row 0, and bf16 loses sums of hundreds."""
+    return weight_SD.float()[at_SB].to(weight_SD.dtype)
+
+
+# compiled, it would add up the gradient in the order in which threads come
+rows_at: Callable[[Tensor, Tensor], Tensor] = torch.compiler.disable(_rows_at)
 
 
 class Segments(nn.Module):
