@@ -105,6 +105,7 @@ def _losses(device: str, words: list[str], rank: int, world: int, store: str) ->
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import ProcessGroups
+    from gpt1_ds.model import proof
     from gpt1_ds.objectives.causal import Causal
     from tools.gpu.reference import RATE, SIZE
 
@@ -114,6 +115,7 @@ def _losses(device: str, words: list[str], rank: int, world: int, store: str) ->
     dist.init_process_group("gloo", store=FileStore(store, world), rank=rank, world_size=world)
     deepspeed.init_distributed(verbose=False)
     groups = ProcessGroups(config)
+    proof.decide(True)  # what one GPU has proven is not proven for two ranks
     engine: Any = build_engine(config, groups)
     found = []
     for step in range(STEPS):

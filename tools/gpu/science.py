@@ -139,8 +139,16 @@ def study(science: Science, rate: float, seconds: float) -> None:
     """Pre-trains, probes and fine-tunes; every score is kept at once."""
     dataset = json.loads((science.work / "data" / "dataset.json").read_text())
     tokens = int(min(PART * rate * seconds, MOST_EPOCHS * dataset["splits"]["train"]["tokens"]))
-    device, size = f"train.device={science.device}", TINY if science.tiny else []
-    words = [f"model.vocab_size={dataset['tokenizer']['vocab_size']}", f"train.tokens={tokens}", device, *RECIPE, *size]
+    # the rate was measured with graphs, whether or not a proof of them was kept here
+    device = [f"train.device={science.device}", *(["train.cuda_graphs=on"] if science.device == "cuda" else [])]
+    size = TINY if science.tiny else []
+    words = [
+        f"model.vocab_size={dataset['tokenizer']['vocab_size']}",
+        f"train.tokens={tokens}",
+        *device,
+        *RECIPE,
+        *size,
+    ]
     run = science.work / "runs" / "gpt1"
     places = ["run.dir=runs", "run.name=gpt1", "data.path=data"]
     science.run(seconds + 60, "pretrain", "-c", "pretrain/gpt1_117m", *words, *places)
@@ -154,7 +162,7 @@ def study(science: Science, rate: float, seconds: float) -> None:
         for row, start in START.items():
             name = f"{preset}-{row.replace(' ', '-')}"
             words = [f"task.path=tasks/{folder}", "checkpoint.init_from=runs/gpt1", "run.dir=runs", f"run.name={name}"]
-            words += [device, "run.seed=1", "checkpoint.every=0", "train.precision=bf16", *settings, *start]
+            words += [*device, "run.seed=1", "checkpoint.every=0", "train.precision=bf16", *settings, *start]
             words += TINY_TASK if science.tiny else []
             science.run(75, "finetune", "-c", f"finetune/{preset}", *words)
             _keep_scores(science, name)
