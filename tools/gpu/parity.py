@@ -27,7 +27,7 @@ from tools.gpu.record import Contact
 from tools.gpu.runner import program
 from tools.small_tasks import make_task
 
-SECONDS = 60.0  # of a run
+SECONDS = 90.0  # of a run
 LOSS, OTHER = 1e-5, 1e-3  # how far from the CPU: nats; a fraction of its number, or of 1 where that is more
 LOSS_BF16 = 2e-3
 SMALL = [
@@ -54,12 +54,13 @@ TASKS: dict[str, list[str]] = {  # by the shapes of tools/small_tasks.py
     "generation": [*FAMILIES["t5"], "task.form=text"],
     "sentences-nli": ENCODER,
 }
-GRAPHS = "graphs"  # the group in bf16
+GRAPHS, COMPILED = "graphs", "compiled"  # groups in bf16; the second compiles blocks on a GPU
 GROUPS = {
     "families": FAMILY_CASES,
     "options": OPTIONS,
     "tasks": TASKS,
     GRAPHS: {**FAMILY_CASES, **{name: OPTIONS[name] for name in ("documents", "batch warm-up", "evaluations")}},
+    COMPILED: {"t5": FAMILIES["t5"], "documents": OPTIONS["documents"], "roberta": FAMILIES["roberta"]},
 }
 WITHOUT = "micro-batches run without CUDA graphs"  # words of engine/graphs.py, where one could not be made
 NUMBERS = ("loss", "grad_norm", "pair_loss", "task_loss", "language_loss", "metrics", *WATCHED)  # of a line
@@ -76,17 +77,19 @@ def parity(contact: Contact, group: str) -> None:
     cases = {name: words(place, group, name) for name in GROUPS[group]}
     write_json(place / CASES, cases)
     beside = subprocess.Popen([sys.executable, __file__, str(place)])
-    graphs = ["train.cuda_graphs=on"] if contact.device == "cuda" else []
+    fast = ["train.cuda_graphs=on", *(["train.compile=on"] if group == COMPILED else [])]
+    bf16 = group in (GRAPHS, COMPILED)
     for name, case in cases.items():
-        code = run(place / "here" / _folder(name), contact.device, [*case, *graphs], SECONDS)
+        here = [*case, *(fast if contact.device == "cuda" else [])]
+        code = run(place / "here" / _folder(name), contact.device, here, SECONDS)
         while not (beside_code := _code(place / "cpu" / _folder(name))).exists() and beside.poll() is None:
             time.sleep(0.05)
         if code != 0 or not beside_code.exists() or parse_json(beside_code.read_bytes()) != 0:
             contact.check(f"{name}: ends well on both", False, code, 0)
             continue
         halves = [place / half / _folder(name) for half in ("here", "cpu")]
-        compare(contact, name, *(dict(numbers(half)) for half in halves), bf16=group == GRAPHS)
-        if group == GRAPHS:
+        compare(contact, name, *(dict(numbers(half)) for half in halves), bf16=bf16)
+        if bf16:
             log = RunDir(halves[0]).rank_log(0).read_text()
             said = next((line for line in log.splitlines() if WITHOUT in line), "")
             contact.check(f"{name}: keeps its graphs", not said, int(bool(said)), 0, said)
@@ -105,7 +108,7 @@ def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str
 
 def words(place: Path, group: str, name: str) -> list[str]:
     """Returns what the program is asked, without the run's folder and device; makes the files that it reads."""
-    case = [*SMALL, *GROUPS[group][name], f"train.precision={'bf16' if group == GRAPHS else 'fp32'}"]
+    case = [*SMALL, *GROUPS[group][name], f"train.precision={'bf16' if group in (GRAPHS, COMPILED) else 'fp32'}"]
     masks, spans = "objective.kind=masked" in case, "objective.kind=spans" in case
     data = make_data(place.parent / f"text{'-masks' * masks}{'-spans' * spans}", masks, SENTINELS if spans else 0)
     if group != "tasks":
