@@ -17,10 +17,10 @@ from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.common.errors import UserError
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import CsvRow, read_table
 from gpt1_ds.tasks.controls import ALL_CONTROLS
+from tools.mistakes import told
 
 COLUMNS = ("task", "variant", "seed", "split", "metric", "value")  # of the study's results.csv that count
 UNSEEN = ("test", "half")  # the first of them that there is
@@ -100,8 +100,5 @@ def tables(rows: Sequence[CsvRow]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
-    try:
+    with told():
         print(tables(read_table(parser.parse_args().results, COLUMNS)))
-    except UserError as error:
-        print(f"paper_tables: {error}", file=sys.stderr)
-        sys.exit(2)

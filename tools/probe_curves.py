@@ -27,6 +27,7 @@ from gpt1_ds.report import runs
 from gpt1_ds.report.runs import RunStory
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.comparison import half_over_seeds
+from tools.mistakes import told
 
 ABOVE = ("above_control", "above_control_low", "above_control_high")
 BOUNDS = ("low", "high", "control", "control_low", "control_high", *ABOVE, "chance")
@@ -230,8 +231,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told():
         main()
-    except UserError as error:
-        print(f"probe_curves: {error}", file=sys.stderr)
-        sys.exit(2)

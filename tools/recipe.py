@@ -21,10 +21,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.architecture.count import parameters, training_flops_per_token
-from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import Config, load
 from gpt1_ds.scaling.tables import write_table
+from tools.mistakes import told
 
 PRESET = "pretrain/books_cpu"
 VOCABULARIES = (8000, 4000, 16000)  # the first until the stage of vocabularies
@@ -194,10 +194,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told():
         main()
-    except UserError as error:
-        print(f"recipe: {error}", file=sys.stderr)
-        sys.exit(2)
-    except subprocess.CalledProcessError as error:  # the command has said why
-        sys.exit(error.returncode)

@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.common.errors import DataError, UserError
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.report.study_table import mean
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.base import Examples
 from gpt1_ds.tasks.controls import Features
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import read_scored
+from tools.mistakes import told
 
 Floats = NDArray[np.float64]
 Vectors = Callable[[Sequence[str]], NDArray[Any]]  # texts [N] -> [N, D]
@@ -186,8 +187,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told():
         main()
-    except UserError as error:
-        print(f"{error}", file=sys.stderr)
-        sys.exit(2)

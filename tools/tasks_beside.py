@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.common.errors import ArgumentError, UserError
+from gpt1_ds.common.errors import ArgumentError
 from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.base import Example, Task
@@ -37,6 +37,7 @@ from gpt1_ds.tasks.comparison import estimate
 from gpt1_ds.tasks.metrics import control_scores, measure, read_submission, submission_name
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.token_metrics import objects
+from tools.mistakes import told
 
 PRESETS = {
     **{"xquad": "squad", "wnut17": "conll2003", "ewt_pos": "pos", "multi30k": "translation"},
@@ -438,10 +439,5 @@ def draw(file: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told():
         main()
-    except UserError as error:
-        print(f"{error}", file=sys.stderr)
-        sys.exit(2)
-    except subprocess.CalledProcessError as error:  # this program has said why
-        sys.exit(error.returncode)
