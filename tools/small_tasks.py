@@ -23,7 +23,7 @@ KIND = {"single": "classification", "pair": "classification", "question": "choic
 
 
 def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[str]:
-    """Files of a task of this shape, the same every time; the words that configure it."""
+    """Writes files of a task of this shape, the same every time. Returns the words that configure it."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(shape)
     for split, count in (("train", train), ("dev", dev)):
@@ -39,7 +39,7 @@ def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[
 
 
 def _make_sentences(folder: Path, loss: str) -> list[str]:
-    """What scores the vectors lies beside the training file."""
+    """Moves what scores the vectors beside the training file. Returns the words that configure the task."""
     scored = [json.loads(line) for line in (folder / "dev.jsonl").read_text().splitlines()]
     (folder / "sts").mkdir(exist_ok=True)
     lines = ["sentence1\tsentence2\tscore", *(f"{row['a']} .\t{row['b']} .\t{row['score']}" for row in scored)]
@@ -50,7 +50,7 @@ def _make_sentences(folder: Path, loss: str) -> list[str]:
 
 
 def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
-    """One example; what it is shows in its words."""
+    """Returns one example, whose words show what its answer is."""
 
     def text() -> list[str]:
         return draw.choices(WORDS, k=draw.randint(2, 7))
@@ -84,7 +84,7 @@ def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
 
 
 def _question(draw: random.Random, number: int) -> dict[str, Any]:
-    """The answer follows the word that is asked for; now and then there is none."""
+    """Returns a question whose answer follows the word that is asked for; now and then there is none."""
     words = draw.choices([word for word in WORDS if word != "error"], k=draw.randint(30, 60))
     answers, starts = [], []
     if number % 4:

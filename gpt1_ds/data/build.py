@@ -153,7 +153,7 @@ class _Build:
         return dataset
 
     def _difference(self, before: dict[str, Any]) -> str:
-        """What is other about the dataset that is there."""
+        """Returns in words how the dataset that is there differs from this one."""
         if before["format"] != FORMAT:
             return f"of format {before['format']} already, not {FORMAT}"
         if before["tokenizer"]["fingerprint"] != self.tokenizer.fingerprint:
@@ -280,7 +280,7 @@ class _Build:
 
 
 def _asked(key: str, value: Any) -> str:
-    """How a person asks for an option, such as `with --validation=0.05` or `without --unwrap`."""
+    """Returns how a person asks for an option, such as `with --validation=0.05` or `without --unwrap`."""
     word = f"--{'sentences' if key == 'split_sentences' else key.replace('_', '-')}"
     if value in (False, None):
         return f"without {word}"

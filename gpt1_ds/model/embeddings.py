@@ -105,7 +105,7 @@ class Positions(nn.Module):
 
 
 def _rows_at(weight_SD: Tensor, at_SB: Tensor) -> Tensor:
-    """[S, B, D]. Its gradient is added up in fp32: every document has a row 0, and bf16 loses sums of hundreds."""
+    """Returns [S, B, D]. Its gradient is summed in fp32: each document has a row 0, and bf16 loses sums of hundreds."""
     return weight_SD.float()[at_SB].to(weight_SD.dtype)
 
 

@@ -73,8 +73,8 @@ def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool) -
 
 
 def diagonals(bias_ND: Tensor, queries: int, keys: int) -> Tensor:
-    """[N, S, T], as `bias_ND.unfold(1, keys, 1).flip(1)`. For compiled blocks on a GPU: code with `unfold` would be
-    made anew for every length, and would add up the gradient in the order in which threads come.
+    """Returns [N, S, T], as `bias_ND.unfold(1, keys, 1).flip(1)` does. Compiled blocks on a GPU use it: code with
+    `unfold` would be made anew for every length, and would add up the gradient in the order in which threads come.
     """
     length = queries + keys - 1
     # rows that are one longer than what is read of them: each begins one later in the next

@@ -95,7 +95,7 @@ def test_every_weight_is_loaded_and_none_is_missing(exported: Path) -> None:
 
 
 def shown(pieces: list[str], bad_byte_spoils_its_run: bool) -> str:
-    """Pieces as text. Single bytes in a row (`<0xE2>`) that are not UTF-8 are shown as one \ufffd each by transformers;
+    """Returns pieces as text. Single bytes in a row (`<0xE2>`) that are not UTF-8 are one \ufffd each for transformers;
     we keep the characters among them.
     """
     text = ""

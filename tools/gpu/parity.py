@@ -135,7 +135,7 @@ def _folder(name: str) -> str:
 
 
 def _code(folder: Path) -> Path:
-    """The exit code of the CPU's run, written when it has ended."""
+    """Returns the file in which the CPU's half writes the exit code of a run that has ended."""
     return folder.with_name(f"{folder.name}.json")
 
 

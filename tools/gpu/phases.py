@@ -1,4 +1,4 @@
-"""What is asked of a GPU, the most valuable answers first; limits are seconds on an H100.
+"""A contact asks a GPU these phases, the most valuable first; limits are seconds on an H100.
 
 A phase imports its module when it runs: one that cannot be imported costs its own phases only.
 """
