@@ -55,12 +55,17 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Ordinary passes run in the stream that is captured: autograd keeps the stream in which it first met a weight."""
+    """Ordinary passes run in the stream that is captured: autograd keeps the stream in which it first met a weight.
+
+    torch ends a pool of memory with the last graph in it, and refuses to open it again. One small graph that is never
+    launched keeps it open, so that graphs that are made again take the memory of those before them.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)
         self.pool: Any = None
+        self._keeper: Replay | None = None
 
     def run(self, work: Callable[[], Tensors]) -> Tensors:
         computing = torch.cuda.current_stream(self.device)
@@ -71,9 +76,14 @@ class CudaRecorder:
         return results
 
     def capture(self, work: Callable[[], Tensors]) -> tuple[Replay, Tensors]:
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
         gc.collect()  # what is in reference cycles holds memory, or nodes of autograd that know another stream
+        if self._keeper is None:
+            self.pool = torch.cuda.graph_pool_handle()
+            self._keeper, _ = self._captured(lambda: (torch.zeros(1, device=self.device),))
+        return self._captured(work)
+
+    def _captured(self, work: Callable[[], Tensors]) -> tuple[Replay, Tensors]:
+        graph = torch.cuda.CUDAGraph()
         try:
             # the outer context leaves the stream where the capture fails; other threads (NCCL's watchdog, the copies of
             # later batches) may ask and allocate meanwhile
@@ -198,7 +208,7 @@ class GraphedPasses:
             with self.capturing():
                 kind.replay, kind.results = self.recorder.capture(work)
         except Exception as error:  # whatever torch, a compiler or a library raises: the ordinary pass works
-            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+            return refusal(error)
         kind.marks = self.gradients.marks()
         return None
 
@@ -224,6 +234,11 @@ class GraphedPasses:
         for buffer, value in zip(self.gradients.buffers, kept.buffers, strict=True):
             buffer.copy_(value)
         self.gradients.mark(kept.marks)
+
+
+def refusal(error: Exception) -> str:
+    """Returns why there is no graph, in one line."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
 
 
 _LIVING: weakref.WeakSet[GraphedPasses] = weakref.WeakSet()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from gpt1_ds.common.errors import ArgumentError, CheckpointError
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.evaluation.graphed_steps import GraphedSteps, graphed_steps
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.caches import Caches
@@ -40,17 +42,19 @@ def write(
     seeds: Sequence[int] | None = None,
     stopped: Callable[[list[int]], bool] | None = None,
     name: str = "model",
+    lock: AbstractContextManager[object] | None = None,
 ) -> list[list[int]]:
     """What the model writes after each of `prompts`, ids of any number: a continuation, or of an encoder-decoder its
     answer to a source. The end token (`tokenizer.eod_id`) ends a text and is no part of it; control symbols are never
     written. Each row draws with its own seed (`seeds`, one each; None: `sampling.seed` for all), as if it came alone.
-    `stopped` is asked after every token of a row, and ends it.
+    `stopped` is asked after every token of a row, and ends it. `lock` keeps other threads of this process from copying
+    to its GPU, where there are any.
 
     The model is in evaluation mode. Raises ArgumentError for a source or a number of tokens that the context does not
     hold, ConfigError for a model that reads in both directions, CheckpointError (with the `name`) where its numbers are
     not finite.
     """
-    ways = _Ways(tokenizer, sampling, name)
+    ways, lock = _Ways(tokenizer, sampling, name, model.tokens.weight.device), lock or nullcontext()
     found: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))  # neighbours are alike in length
     for begin in range(0, len(order), PROMPTS):
@@ -59,10 +63,10 @@ def write(
         rows: _Rows
         if model.stacks == 2:
             most = min(TOKENS, model.context - 1) if sampling.tokens is None else sampling.tokens
-            rows = _Answered(model, given, tokenizer.pad_id, most)
+            rows = _Answered(model, lock, given, tokenizer.pad_id, most)
         else:
             most = TOKENS if sampling.tokens is None else sampling.tokens
-            rows = _Continued(model, given, tokenizer.eod_id, most)
+            rows = _Continued(model, lock, given, tokenizer.eod_id, most)
         if sampling.beams > 1:
             texts = _search(rows, ways, most)
         else:
@@ -88,14 +92,23 @@ class _Row:
 class _Rows(ABC):
     """Rows that grow by a token at a time."""
 
-    def __init__(self, model: DenseModel, rows: list[_Row]) -> None:
-        self.model, self.rows = model, rows
+    def __init__(self, model: DenseModel, lock: AbstractContextManager[object], rows: list[_Row]) -> None:
+        self.model, self.lock, self.rows = model, lock, rows
         self.device = model.tokens.weight.device
         self.caches: Caches | None = None
+        self.graphs: GraphedSteps | None = None  # of these caches
 
     @abstractmethod
     def logits(self) -> Tensor:
         """Returns [R, V] of each row's next token; the last token that `follow` has added is read now."""
+
+    @abstractmethod
+    def step(self, tokens_1R: Tensor) -> Tensor:
+        """Returns [R, V] of the tokens after these, which come behind those that the caches hold."""
+
+    def keep(self, caches: Caches) -> None:
+        """From now on the model sees what these caches hold."""
+        self.caches, self.graphs = caches, graphed_steps(self.model, self.step, caches, self.lock)
 
     def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> None:
         """From now on there is a row for each of `parents`, the number of a row, with one of `tokens` at its end."""
@@ -108,10 +121,13 @@ class _Rows(ABC):
     def _select(self, rows_R: Tensor, moved: bool) -> None:
         assert self.caches is not None, "there is something to select"
         self.caches.select(rows_R, len(self.rows), moved)
+        if self.graphs is not None:
+            self.graphs.forget()
 
-    def _last_tokens(self) -> Tensor:
-        """Returns int64 [1, R]."""
-        return torch.tensor([[row.ids[-1] for row in self.rows]], device=self.device)
+    def _next_logits(self) -> Tensor:
+        """Returns [R, V] after the last token of each row."""
+        tokens_1R = torch.tensor([[row.ids[-1] for row in self.rows]], device=self.device)
+        return self.step(tokens_1R) if self.graphs is None else self.graphs.run(tokens_1R)
 
 
 class _Continued(_Rows):
@@ -119,21 +135,28 @@ class _Continued(_Rows):
     it continues from its later half, as learned positions end there.
     """
 
-    def __init__(self, model: DenseModel, prompts: Sequence[Sequence[int]], end: int, most: int) -> None:
+    def __init__(
+        self,
+        model: DenseModel,
+        lock: AbstractContextManager[object],
+        prompts: Sequence[Sequence[int]],
+        end: int,
+        most: int,
+    ) -> None:
         given = [[*prompt] or [end] for prompt in prompts]
         context = model.context
         rows = [_Row(at, ids, len(ids), max(0, len(ids) - context), len(ids)) for at, ids in enumerate(given)]
-        super().__init__(model, rows)
-        self.end, self.seen = end, 0
+        super().__init__(model, lock, rows)
+        self.end = end
         self.size = min(context, max(len(ids) for ids in given) + most)
 
     def logits(self) -> Tensor:
-        if self.caches is None or self.seen == self.size:
-            hidden_SRD = self._read_whole()
-        else:
-            hidden_SRD = self.model.hidden(self._last_tokens(), caches=self.caches)
-            self.seen += 1
-        return self.model.logits_of(hidden_SRD[-1:])[0]
+        if self.caches is None or self.caches.columns.seen == self.size:
+            return self.model.logits_of(self._read_whole()[-1:])[0]
+        return self._next_logits()
+
+    def step(self, tokens_1R: Tensor) -> Tensor:
+        return self.model.logits(tokens_1R, caches=self.caches)[0]
 
     def _read_whole(self) -> Tensor:
         """Returns [S, R, D] of what the model sees of each row, shorter ones padded at their beginnings."""
@@ -143,20 +166,26 @@ class _Continued(_Rows):
                 first = len(row.ids) - max(1, context // 2)
                 self.rows[number] = replace(row, first=first, until=len(row.ids))
         lengths_R = np.array([len(row.ids) - row.first for row in self.rows])
-        self.seen = int(lengths_R.max())
-        padding_R = self.seen - lengths_R
+        padding_R = int(lengths_R.max()) - lengths_R
         until_R = padding_R + np.array([row.until - row.first for row in self.rows])
         facts_R3 = torch.from_numpy(row_facts(np.zeros_like(until_R), (until_R, until_R))).to(self.device)
         padded = [[self.end] * int(p) + row.ids[row.first :] for p, row in zip(padding_R, self.rows, strict=True)]
         first_R = torch.from_numpy(padding_R).to(self.device) if padding_R.any() else None
-        self.caches = self.model.caches(self.size, first_R)
+        self.keep(self.model.caches(self.size, first_R))
         return self.model.hidden(torch.tensor(padded, device=self.device).T, facts_R3, self.caches)
 
 
 class _Answered(_Rows):
     """A decoder answers sources, which its encoder reads once; they are padded at their ends."""
 
-    def __init__(self, model: DenseModel, sources: Sequence[Sequence[int]], start: int, most: int) -> None:
+    def __init__(
+        self,
+        model: DenseModel,
+        lock: AbstractContextManager[object],
+        sources: Sequence[Sequence[int]],
+        start: int,
+        most: int,
+    ) -> None:
         context, longest = model.context, max(map(len, sources))
         if most >= context:
             raise ArgumentError(f"tokens={most} is too many for model.context={context}; use less than that")
@@ -164,17 +193,19 @@ class _Answered(_Rows):
             raise ArgumentError(
                 f"prompts: one has {longest} tokens, the encoder reads model.context={context}; use shorter ones"
             )
-        super().__init__(model, [_Row(number, [start], 1) for number in range(len(sources))])
+        super().__init__(model, lock, [_Row(number, [start], 1) for number in range(len(sources))])
         lengths_R = np.array([len(source) for source in sources])
         facts_R3 = torch.from_numpy(row_facts(np.zeros_like(lengths_R), (lengths_R, lengths_R))).to(self.device)
         padded = [[*source, *[start] * (longest - len(source))] for source in sources]
         self.memory = model.encode(torch.tensor(padded, device=self.device).T, facts_R3)
-        self.caches = model.caches(most)
+        self.keep(model.caches(most))
 
     def logits(self) -> Tensor:
+        return self._next_logits()
+
+    def step(self, tokens_1R: Tensor) -> Tensor:
         assert self.caches is not None, "they are made at once"
-        states_1RD = self.model.decode(self.memory, self._last_tokens(), self.caches)
-        return self.model.logits_of(states_1RD)[0]
+        return self.model.logits_of(self.model.decode(self.memory, tokens_1R, self.caches))[0]
 
     def _select(self, rows_R: Tensor, moved: bool) -> None:
         """The encoder's states stay as they are: of them the caches hold what is read."""
@@ -185,9 +216,9 @@ class _Answered(_Rows):
 class _Ways:
     """Which tokens may come next, and how likely."""
 
-    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, name: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, name: str, device: torch.device) -> None:
         self.size, self.end, self.sampling, self.name = tokenizer.vocab_size, tokenizer.eod_id, sampling, name
-        self.forbidden = control_symbols(tokenizer)
+        self.forbidden = torch.tensor(control_symbols(tokenizer), dtype=torch.long, device=device)
 
     def checked(self, logits_RV: Tensor) -> Tensor:
         """Returns `logits`. Raises CheckpointError where one is not finite."""
@@ -206,7 +237,7 @@ class _Ways:
                 seen = torch.tensor(sorted(set(row.ids)), device=scores_V.device)
                 of_seen = scores_V[seen]
                 scores_V[seen] = torch.where(of_seen < 0, of_seen * penalty, of_seen / penalty)
-        scores_RV[:, self.forbidden] = -torch.inf
+        scores_RV.index_fill_(1, self.forbidden, -torch.inf)
         scores_RV[:, self.size :] = -torch.inf
         if length < self.sampling.min_tokens:
             scores_RV[:, self.end] = -torch.inf

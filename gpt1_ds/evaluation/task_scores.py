@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -341,7 +342,7 @@ class WrittenScorer(TaskScorer):
             for start in range(0, len(here), PROMPTS):
                 engine.progress("evaluation")
                 sources = [rows.source_of(numbers[place]) for place in here[start : start + PROMPTS]]
-                texts += write_targets(model, self.tokenizer, sources, self.sampling)
+                texts += write_targets(model, self.tokenizer, sources, self.sampling, lock=engine.sender.lock)
             return texts
 
         texts = self.groups.agree(write_here)  # what is not finite for some examples is said on all ranks
@@ -364,7 +365,12 @@ class WrittenScorer(TaskScorer):
 
 
 def write_targets(
-    model: DenseModel, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], sampling: Sampling, name: str = "model"
+    model: DenseModel,
+    tokenizer: Tokenizer,
+    sources: Sequence[Sequence[int]],
+    sampling: Sampling,
+    name: str = "model",
+    lock: AbstractContextManager[object] | None = None,
 ) -> list[str]:
-    """The texts that a model writes of `sources`, token ids."""
-    return [tokenizer.decode(ids).strip() for ids in write(model, tokenizer, sources, sampling, name=name)]
+    """The texts that a model writes of `sources`, token ids; name and lock are those of `write`."""
+    return [tokenizer.decode(ids).strip() for ids in write(model, tokenizer, sources, sampling, name=name, lock=lock)]

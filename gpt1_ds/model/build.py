@@ -148,18 +148,26 @@ class DenseModel(nn.Module):
         states = self.states(*tokens, facts_BF=_whole_rows(tokens[0]))
         return self.logits_of(states.last).transpose(0, 1)[..., : self.output.vocab_size].float()
 
-    def states(self, *tokens_SB: Tensor, facts_BF: Tensor | None = None, caches: Caches | None = None) -> States:
-        """Returns the states after the last block, of the tokens of each stack; with `caches` (of `self.caches`) the S
-        positions follow those that the caches hold. Without facts every row is one segment of S tokens.
+    def states(self, *tokens_SB: Tensor, facts_BF: Tensor | None = None) -> States:
+        """Returns the states after the last block, of the tokens of each stack. Without facts every row is one segment
+        of S tokens.
         """
         states = States.of(tokens_SB, _whole_rows(tokens_SB[0]) if facts_BF is None else facts_BF)
-        for index, layer in enumerate(self.layers):
-            states = layer(states) if caches is None else layer(states, caches.layers[index])
+        for layer in self.layers:
+            states = layer(states)
         return states
 
     def hidden(self, tokens_SB: Tensor, facts_BF: Tensor | None = None, caches: Caches | None = None) -> Tensor:
-        """Returns [S, B, D], the last of `states`, of a model of one stack."""
-        return self.states(tokens_SB, facts_BF=facts_BF, caches=caches).last
+        """Returns [S, B, D], the last of `states`, of a model of one stack; with `caches` (of `self.caches`) the S
+        positions follow those that the caches hold.
+        """
+        if caches is None:
+            return self.states(tokens_SB, facts_BF=facts_BF).last
+        states = States(tokens_SB, _whole_rows(tokens_SB) if facts_BF is None else facts_BF)
+        for layer, cache in zip(self.layers, caches.layers, strict=True):
+            states = layer(states, cache)
+        caches.columns.advance(len(tokens_SB))
+        return states.last
 
     def logits(self, tokens_SB: Tensor, facts_BF: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """Returns [S, B, V] of the language model; arguments are those of `hidden`."""
@@ -199,6 +207,7 @@ class DenseModel(nn.Module):
         states = memory.with_stack(1, target.last)
         for layer, cache in zip(blocks, caches.layers[2:], strict=True):
             states = layer(states, cache)
+        caches.columns.advance(len(target_TB))
         return states.last
 
     def caches(self, size: int | None = None, first_B: Tensor | None = None) -> Caches:

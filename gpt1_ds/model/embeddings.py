@@ -17,7 +17,7 @@ from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import documents, dropout, names
-from gpt1_ds.model.caches import Columns, PositionCount
+from gpt1_ds.model.caches import Columns
 from gpt1_ds.model.layers import ColumnProduct, TensorParallel
 from gpt1_ds.model.relative import RelativeTables
 from gpt1_ds.model.states import States
@@ -93,15 +93,20 @@ class Positions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, width))
         self.tensor = tensor
 
-    def forward(self, hidden_SBD: Tensor, first: int, begin: Tensor | None = None) -> Tensor:
-        """The sum with the rows from position `first` on, counted from where the text begins: that of a row, [B], or of
-        each position, [S, B] (None: at 0).
+    def forward(self, hidden_SBD: Tensor, first: int | Tensor, begin: Tensor | int = 0) -> Tensor:
+        """The sum with the rows from position `first` on (also int64 [1]), counted from where the text begins: that of
+        a row, [B], or of each position, [S, B].
         """
-        weight_SD, until = self.tensor.replicated(self.weight), first + hidden_SBD.shape[0]
-        if begin is None:
-            return hidden_SBD + weight_SD[first:until].unsqueeze(1)
-        position_S1 = torch.arange(first, until, device=hidden_SBD.device).unsqueeze(1)
+        weight_SD = self.tensor.replicated(self.weight)
+        if isinstance(first, int) and isinstance(begin, int):
+            return hidden_SBD + weight_SD[first - begin : first - begin + hidden_SBD.shape[0]].unsqueeze(1)
+        position_S1 = positions_from(first, hidden_SBD)
         return hidden_SBD + rows_at(weight_SD, (position_S1 - begin).clamp(min=0))
+
+
+def positions_from(first: int | Tensor, x_SBD: Tensor) -> Tensor:
+    """Returns the positions [S, 1] of states whose first one is `first`."""
+    return (torch.arange(x_SBD.shape[0], device=x_SBD.device) + first).unsqueeze(1)
 
 
 def _rows_at(weight_SD: Tensor, at_SB: Tensor) -> Tensor:
@@ -121,10 +126,9 @@ class Segments(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, width))
         self.tensor = tensor
 
-    def forward(self, hidden_SBD: Tensor, first: int, second_B: Tensor) -> Tensor:
+    def forward(self, hidden_SBD: Tensor, first: int | Tensor, second_B: Tensor) -> Tensor:
         """The sum with each position's row; the second text begins at `second_B`."""
-        position_S1 = torch.arange(first, first + hidden_SBD.shape[0], device=hidden_SBD.device).unsqueeze(1)
-        is_second_SB1 = (position_S1 >= second_B).unsqueeze(2)
+        is_second_SB1 = (positions_from(first, hidden_SBD) >= second_B).unsqueeze(2)
         first_D, second_D = self.tensor.replicated(self.weight)
         return hidden_SBD + torch.where(is_second_SB1, second_D, first_D)
 
@@ -144,25 +148,24 @@ class PositionEmbedding(nn.Module):
         self.probability = model.embedding_dropout
         names.label(self, layer, tensor)
 
-    def new_cache(self, columns: Columns) -> PositionCount:
-        return PositionCount(columns)
+    def new_cache(self, columns: Columns) -> Columns:
+        return columns
 
-    def forward(self, states: States, cache: PositionCount | None = None) -> States:
+    def forward(self, states: States, cache: Columns | None = None) -> States:
         facts_BF = states.facts_BF
         mapped = [self._mapped(x_SBD, facts_BF, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(states.stacks)]
         return States.of(mapped, facts_BF, None if self.relative is None else self.relative())
 
-    def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, site: int, cache: PositionCount | None) -> Tensor:
+    def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, site: int, cache: Columns | None) -> Tensor:
         first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
-        if cache is not None:
-            first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
+        first = first_position if cache is None else cache.first_new
         if self.positions is not None:
-            begin = None if cache is None else cache.columns.first_B
+            begin: Tensor | int = 0 if cache is None or cache.first_B is None else cache.first_B
             if facts_BF.shape[1] > COLUMNS:
                 begin = self._begin(facts_BF, EMBEDDING_SITES.index(site), first_position, hidden_SBD.shape[0])
-            hidden_SBD = self.positions(hidden_SBD, first_position, begin)
+            hidden_SBD = self.positions(hidden_SBD, first, begin)
         if self.segments is not None:
-            hidden_SBD = self.segments(hidden_SBD, first_position, facts_BF[:, SECOND])
+            hidden_SBD = self.segments(hidden_SBD, first, facts_BF[:, SECOND])
         if self.embedding_norm is not None:
             hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:

@@ -97,10 +97,19 @@ class Linear(nn.Linear):
         return products.linear(x, self.weight, self.bias)
 
 
+def _fuses_bias(x_SBD: Tensor, group: ProcessGroup) -> bool:
+    """Returns whether a GPU adds the bias within the product, where it costs nothing: in compiled blocks, and where no
+    gradient is asked for. (Elsewhere, and on a CPU, Megatron adds it after the product.)
+    """
+    return x_SBD.is_cuda and group.size() == 1 and (torch.compiler.is_compiling() or not torch.is_grad_enabled())
+
+
 class ColumnProduct(tensor_parallel.ColumnParallelLinear):
     """Megatron's layer: x [S, B, D] -> ([S, B, O], bias that is not added yet)."""
 
     def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
+        if _fuses_bias(input, self.tp_group):
+            return nn.functional.linear(input, weight, arguments["bias"])
         if not (torch.compiler.is_compiling() or products.slow(input)):
             return super()._forward_impl(input, weight, **arguments)
         # Megatron starts a collective of the backward pass asynchronously, where a compiled graph breaks, and
@@ -172,7 +181,7 @@ class RowParallel(tensor_parallel.RowParallelLinear):
         return super()._forward_impl(input, weight, **{**arguments, "tp_group": self.tp_group})
 
     def forward(self, x_SBI: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() and x_SBI.is_cuda and self.tensor.size == 1:
-            return nn.functional.linear(x_SBI, self.weight, self.bias)  # the bias costs nothing within the product
+        if _fuses_bias(x_SBI, self.tp_group):
+            return nn.functional.linear(x_SBI, self.weight, self.bias)
         output_SBD, bias_D = super().forward(x_SBI)
         return output_SBD if bias_D is None else output_SBD + self.tensor.replicated(bias_D)  # type: ignore[no-any-return]

@@ -62,14 +62,22 @@ def _edges_passed(distance_D: Tensor, starts: tuple[int, ...]) -> Tensor:
     return passed_D
 
 
-def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool) -> Tensor:
-    """fp32 [N, S, T] of the last S of T positions. The bias is the same along a diagonal: one product with the tables
-    gives it for every distance, and its gradient is a sum in a fixed order.
+def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool, first_1: Tensor | None = None) -> Tensor:
+    """fp32 [N, S, T] of the last S of T positions, or of one at `first`, int64. The bias is the same along a diagonal:
+    one product with the tables gives it for every distance, and its gradient is a sum in a fixed order.
     """
+    if first_1 is not None:
+        distance_T = torch.arange(keys, device=table_NK.device) - first_1
+        return _bias(table_NK, distance_T, bidirectional).unsqueeze(1)
     distance_D = torch.arange(1 - keys, keys, device=table_NK.device)[: queries + keys - 1]
-    one_hot_DK = F.one_hot(bucket(distance_D, bidirectional), RELATIVE_BUCKETS).float()
-    bias_ND = table_NK.float() @ one_hot_DK.T
+    bias_ND = _bias(table_NK, distance_D, bidirectional)
     return diagonals(bias_ND, queries, keys) if bias_ND.is_cuda else bias_ND.unfold(1, keys, 1).flip(1)
+
+
+def _bias(table_NK: Tensor, distance_D: Tensor, bidirectional: bool) -> Tensor:
+    """Returns fp32 [N, D], of keys that lie so far after their query."""
+    one_hot_DK = F.one_hot(bucket(distance_D, bidirectional), RELATIVE_BUCKETS).float()
+    return table_NK.float() @ one_hot_DK.T
 
 
 def diagonals(bias_ND: Tensor, queries: int, keys: int) -> Tensor:

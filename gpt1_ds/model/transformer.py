@@ -14,7 +14,6 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -92,12 +91,12 @@ class HeadAttention(nn.Module):
         scores: Scores,
         site: Tensor,
         cached: bool,
-        padding_BST: Tensor | None = None,
+        visible_BST: Tensor | None = None,
     ) -> Tensor:
         """Returns [S, B, N x H]."""
         keys_B, heads = facts_BF[:, KEY], len(q_GSH) // len(facts_BF)
         if cached:
-            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores, len(facts_BF), padding_BST)
+            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores, len(facts_BF), visible_BST)
         elif self.kind == "exact":
             out_GSH = attention.exact(q_GSH, k_GTH, v_GTH, self._head_drop(keys_B, site, heads), scores)
         else:
@@ -146,25 +145,26 @@ class Attention(HeadAttention):
         table_NK: Tensor | None = None,
     ) -> Tensor:
         qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
-        q_GSH, k_GSH, v_GSH = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
-        padding_BST = None
+        parts_3GSH = qkv.permute(3, 1, 2, 0, 4).flatten(1, 2)
+        q_GSH, k_GSH, v_GSH = parts_3GSH
+        visible_BST = None
         if cache is not None:
-            k_GSH, v_GSH = cache.extend(k_GSH, v_GSH)
-            padding_BST = cache.columns.padding(len(qkv), k_GSH.shape[1])
+            k_GSH, v_GSH = cache.extend(parts_3GSH[1:])
+            visible_BST = cache.columns.visible(len(qkv), k_GSH.shape[1])
         bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), k_GSH.shape[1], cache)
         scores = Scores(self.factor, None if self.causal else _until(facts_BF, qkv.shape[2]), bias_NST=bias_NST)
         if facts_BF.shape[1] > COLUMNS:
             bounds_B2S = documents.bounds(facts_BF, len(qkv), self.stack)
             scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, qkv.shape[2]))
-        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_BF, scores, site, cache is not None, padding_BST)
+        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_BF, scores, site, cache is not None, visible_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
     def _bias(self, table_NK: Tensor, queries: int, keys: int, cache: KeyValueCache | None) -> Tensor:
         """Returns fp32 [N, S, T], which is the same for all blocks of a stack."""
         if cache is None:
             return score_bias(table_NK, queries, keys, self.encodes)
-        make = partial(score_bias, table_NK, queries, keys, self.encodes)
-        return cache.columns.once("bias", (queries, keys), make)
+        first_1 = None if cache.columns.place is None else cache.columns.place.column_1
+        return cache.columns.once("bias", lambda: score_bias(table_NK, queries, keys, self.encodes, first_1))
 
 
 class CrossAttention(HeadAttention):

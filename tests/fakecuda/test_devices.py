@@ -5,8 +5,6 @@ Torch itself refuses an operation on two devices; the counter sees every collect
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tools.fakecuda import ranks, steps
@@ -70,10 +68,18 @@ def test_what_has_no_graphs(overrides: list[str]) -> None:
     assert not step.counts.graphs
 
 
-def test_sampling(tiny_data: Path) -> None:
-    counts, device = ranks.run(steps.sample, RECIPE, tiny_data.parent / "tokenizer", 4)
-    assert device == "cuda:0"
-    assert counts.kernels
+@pytest.mark.parametrize(
+    "words",
+    [[], ["model.positions=relative", "model.mask=prefix", "objective.kind=prefix"]],
+    ids=["learned", "relative"],
+)
+def test_a_token_is_written_by_one_graph(words: list[str]) -> None:
+    """It waits for the device twice: whether all numbers are finite, and for the token."""
+    few, many = (ranks.run(steps.sample, [*RECIPE, "model.norm=pre", *words], tokens) for tokens in (8, 9))
+    assert few[1] == many[1] == "cuda:0"
+    assert len(many[0].graphs) - len(few[0].graphs) == 1
+    assert many[0].host_launches - few[0].host_launches <= 15
+    assert len(many[0].syncs) - len(few[0].syncs) == 2
 
 
 @pytest.mark.parametrize("engine", ENGINES)

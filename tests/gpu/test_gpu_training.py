@@ -5,16 +5,26 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from gpt1_ds.checkpoint.whole import whole_model
+from gpt1_ds.config import load
+from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.engine.graphs import CudaRecorder
+from gpt1_ds.evaluation import decoding
+from gpt1_ds.evaluation.graphed_steps import GraphedSteps, graphed_steps
+from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.model import proof
 from gpt1_ds.model.lstm import LstmCell
 from gpt1_ds.monitoring.stragglers import DeviceClock
 from tests.helpers.weights import relative
 from tests.parallel.test_gradients import HEADS, batch, reference, run
 from tools import runs
+from tools.bench.ours import initial_weights
 
 
 @pytest.mark.parametrize("engine", ["dense-zero0", "dense-zero1", "recompute", "pipelined", "compiled"])
@@ -82,6 +92,49 @@ def test_a_capture_that_fails_holds_no_memory() -> None:
         torch.cuda.synchronize()
     torch.empty(1 << 20, device=device)  # what asks for memory looks what has been given back
     assert torch.cuda.memory_allocated(device) - before < 2 << 22
+
+
+def test_graphs_are_made_again_when_all_others_are_gone() -> None:
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    recorder, numbers = CudaRecorder(device), torch.arange(4.0, device=device)
+    reserved = []
+    for factor in range(1, 4):
+        replay, (doubled,) = recorder.capture(lambda factor=factor: (numbers * factor,))
+        replay()
+        assert doubled.tolist() == [0.0, factor, 2.0 * factor, 3.0 * factor]
+        del replay, doubled
+        reserved.append(torch.cuda.memory_reserved(device))
+    assert reserved[0] == reserved[-1], "each takes the memory of the one before it"
+
+
+@pytest.mark.parametrize("words", [[], ["model.positions=relative", "model.mask=prefix", "objective.kind=prefix"]])
+def test_text_in_graphs_is_that_of_ordinary_steps(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows of several lengths, over more columns than a graph reads, and beyond the context."""
+    sizes = ["model.layers=2", "model.width=64", "model.heads=2", "model.context=192", "model.vocab_size=500"]
+    config = load([], [*sizes, "model.norm=pre", *words])
+    weights = initial_weights(config)
+    model = whole_model(config, lambda info: weights[info.name] * 4).cuda()
+    ids: Any = SimpleNamespace(vocab_size=500, eod_id=499, pad_id=499, special_ids=SpecialIds(eod=499))
+    made: list[GraphedSteps] = []
+
+    def kept(*arguments: Any) -> GraphedSteps | None:
+        steps = graphed_steps(*arguments)
+        made.extend([steps] if steps else [])
+        return steps
+
+    def texts() -> list[list[int]]:
+        greedy = Sampling(220, temperature=0, min_tokens=220)
+        return decoding.write(model, ids, [[*range(first, 3 * first)] for first in (1, 7, 20)], greedy)
+
+    proof.decide(True)
+    monkeypatch.setattr(decoding, "graphed_steps", kept)
+    found = texts()
+    assert [steps.problem for steps in made if steps.problem] == []
+    assert any(steps.graph for steps in made)
+    monkeypatch.setattr(decoding, "graphed_steps", lambda *_: None)
+    assert texts() == found
+    assert len({token for text in found for token in text}) > 20, "they do not repeat one word"
 
 
 def test_an_lstm_is_the_cpus_and_has_gradients_in_evaluation() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,22 +100,29 @@ def evaluation(overrides: Sequence[str], world: int) -> Counts:
         return counted(engine, lambda: engine.evaluate(batches(config, engine)))[0]
 
 
-def sample(overrides: Sequence[str], tokenizer: Path, tokens: int) -> tuple[Counts, str]:
-    """`tokens` tokens from a model that stands on the GPU; (what it took, the model's device)."""
-    from gpt1_ds.data.tokenizers.registry import load_tokenizer
+def sample(overrides: Sequence[str], tokens: int) -> tuple[Counts, str]:
+    """Writes `tokens` tokens with a model that stands on the GPU, in graphs where it has proved itself. Returns (what
+    it took, the model's device).
+    """
+    from gpt1_ds.data.tokenizers.base import SpecialIds
     from gpt1_ds.engine.process_groups import connect_alone
-    from gpt1_ds.evaluation.generate import generate
-    from gpt1_ds.evaluation.load import Loaded
+    from gpt1_ds.evaluation import graphed_steps
+    from gpt1_ds.evaluation.decoding import write
     from gpt1_ds.evaluation.sampling import Sampling
     from gpt1_ds.model.build import DenseModel
     from gpt1_ds.model.layers import TensorParallel
     from tools.fakecuda.device import fake_mode
+    from tools.fakecuda.graphs import Repeats
 
+    _believe()
+    graphed_steps.CudaRecorder = Repeats  # type: ignore[misc, assignment]
     config = configuration(overrides, 1)
-    pieces = load_tokenizer(tokenizer)
+    # every token is read as 1 here, so that another one has to be the end
+    tokenizer: Any = SimpleNamespace(vocab_size=VOCABULARY, eod_id=0, pad_id=2, special_ids=SpecialIds(eod=0, pad=2))
     with fake_mode(), Counter() as counter:
-        model = DenseModel(config, pieces.vocab_size, TensorParallel(connect_alone())).eval().to("cuda")
-        generate(Loaded(model, pieces, config, 1, tokenizer), "", Sampling(tokens, temperature=0))
+        model = DenseModel(config, VOCABULARY, TensorParallel(connect_alone())).eval().to("cuda")
+        (text,) = write(model, tokenizer, [[3]], Sampling(tokens, temperature=0), name="fake")
+        assert len(text) == tokens, text
         return counter.counts, str(next(model.parameters()).device)
 
 
@@ -123,12 +130,9 @@ def build(config: Config, objective: Objective | None = None) -> Engine:
     """The engine of this rank, under a fake mode. Weights are not drawn: they have no values."""
     from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.model import proof
     from tools.fakecuda import compiled
 
-    if not proof.is_decided():  # the graph of launches is that of a GPU whose self-proof has passed
-        proof.decide(True)
-
+    _believe()
     if config.train.compile == "on":
         compiled.install()
     if config.parallel.zero == 3:
@@ -140,6 +144,14 @@ def build(config: Config, objective: Objective | None = None) -> Engine:
     if config.parallel.pipelined:
         _announce_shapes(config, engine)
     return engine
+
+
+def _believe() -> None:
+    """The graph of launches is that of a GPU whose self-proof has passed, unless a test has decided otherwise."""
+    from gpt1_ds.model import proof
+
+    if not proof.is_decided():
+        proof.decide(True)
 
 
 def _trust_the_others() -> None:

@@ -59,7 +59,11 @@ GROUPS = {
     "families": FAMILY_CASES,
     "options": OPTIONS,
     "tasks": TASKS,
-    GRAPHS: {**FAMILY_CASES, **{name: OPTIONS[name] for name in ("documents", "batch warm-up", "evaluations")}},
+    GRAPHS: {
+        **FAMILY_CASES,
+        **{name: OPTIONS[name] for name in ("documents", "evaluations")},
+        "batch warm-up": [*OPTIONS["batch warm-up"], "train.steps=12"],  # graphs of either size
+    },
     COMPILED: {"t5": FAMILIES["t5"], "documents": OPTIONS["documents"], "roberta": FAMILIES["roberta"]},
 }
 WITHOUT = "micro-batches run without CUDA graphs"  # words of engine/graphs.py, where one could not be made

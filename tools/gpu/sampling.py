@@ -6,14 +6,17 @@ GPT-2's base shape, because transformers' GPT-1 has no cache; the same random we
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpt1_ds.config import Config, load
+from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
+from gpt1_ds.model import proof
 from tools.bench.ours import TINY, initial_weights
 from tools.bench.rows import rate
 from tools.gpu.record import Contact
@@ -39,25 +42,20 @@ def prompts(contact: Contact, config: Config) -> Tensor:
     return torch.randint(config.model.vocab_size, (rows, prompt), generator=generator).to(contact.device)
 
 
-@torch.no_grad()
 def ours(contact: Contact) -> None:
-    """Measures our model with its caches."""
+    """Measures what `gpt1-ds sample` does with ids: a CUDA graph for each token."""
     from gpt1_ds.checkpoint.whole import whole_model
+    from gpt1_ds.evaluation.decoding import write
+    from gpt1_ds.evaluation.sampling import Sampling
 
     config, (_, _, new) = configuration(contact), sizes(contact)
+    proof.decide(True)  # it is the speed of graphs that is measured
     weights = initial_weights(config)
     model = whole_model(config, lambda info: weights[info.name]).to(contact.device, torch.bfloat16)
-    prompt_BS = prompts(contact, config)
-
-    def write() -> Tensor:
-        caches, pending_SB, written = model.caches(), prompt_BS.T, []
-        for _ in range(new):
-            logits_BV = model.logits(pending_SB, caches=caches)[-1, :, : config.model.vocab_size]
-            pending_SB = logits_BV.argmax(-1)[None]
-            written.append(pending_SB[0])
-        return torch.stack(written, 1)
-
-    _timed(contact, "ours", write)
+    end = config.model.vocab_size - 1  # type: ignore[operator]
+    ids: Any = SimpleNamespace(vocab_size=end + 1, eod_id=end, pad_id=end, special_ids=SpecialIds(eod=end))
+    given, greedy = prompts(contact, config).tolist(), Sampling(new, temperature=0, min_tokens=new)
+    _timed(contact, "ours", lambda: torch.tensor(write(model, ids, given, greedy)))
 
 
 @torch.no_grad()
@@ -75,7 +73,7 @@ def transformers(contact: Contact) -> None:
     model = model.eval().to(contact.device, torch.bfloat16)
     prompt_BS = prompts(contact, config)
     settings: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": True}
-    settings["attention_mask"] = torch.ones_like(prompt_BS)
+    settings |= {"attention_mask": torch.ones_like(prompt_BS), "eos_token_id": config.model.vocab_size - 1}  # type: ignore[operator]
     _timed(contact, "transformers", lambda: model.generate(prompt_BS, **settings)[:, prompt_BS.shape[1] :])
 
 

@@ -56,10 +56,10 @@ def cached(
     v_GTH: Tensor,
     scores: Scores = CAUSAL,
     rows: int = 1,
-    padding_BST: Tensor | None = None,
+    visible_BST: Tensor | None = None,
 ) -> Tensor:
-    """The last S of T positions attend to what they see, but for padding; no dropout. The bias is of these positions,
-    [N, S, T].
+    """The last S of T positions attend to what they see and what is `visible`; no dropout. The bias is of these
+    positions, [N, S, T].
     """
     positions, keys = q_GSH.shape[1], k_GTH.shape[1]
     mask = None  # [B or 1, N or 1, S, T]; a single position sees everything before it
@@ -67,8 +67,8 @@ def cached(
         mask = scores.visible(positions, keys, q_GSH.device)
         if mask is not None:
             mask = mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (rows, -1))
-    if padding_BST is not None:
-        mask = ~padding_BST[:, None] if mask is None else mask & ~padding_BST[:, None]
+    if visible_BST is not None:
+        mask = visible_BST[:, None] if mask is None else mask & visible_BST[:, None]
     if scores.bias_NST is not None:
         bias_NST = scores.bias_NST if mask is None else scores.bias_NST.masked_fill(~mask, -math.inf)
         mask = bias_NST.to(q_GSH.dtype)

@@ -113,18 +113,20 @@ def test_cached_attention_continues_where_it_stopped() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_cache_written_in_place_gives_the_bits_of_one_that_grows(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    cache, at = KeyValueCache(Columns(12)), 0
+    columns = Columns(12)
+    cache, at = KeyValueCache(columns), 0
     q, k, v = (torch.randn(3, 12, 16).to(dtype) for _ in range(3))
     for positions in (5, 1, 1, 4, 1):
         here = slice(at, at := at + positions)
-        keys, values = cache.extend(k[:, here], v[:, here])
+        keys, values = cache.extend(torch.stack([k[:, here], v[:, here]]))
+        columns.advance(positions)
         assert torch.equal(keys, k[:, :at])
         assert torch.equal(values, v[:, :at])
         visible = torch.ones(positions, at, dtype=torch.bool).tril(at - positions)
         query, key, value = (x.contiguous().unsqueeze(0) for x in (q[:, here], k[:, :at], v[:, :at]))
         wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
         assert torch.equal(attention.cached(q[:, here], keys, values), wanted.squeeze(0))
-        assert keys.untyped_storage().data_ptr() == cache.both_GTH.untyped_storage().data_ptr()  # type: ignore[union-attr]
+        assert keys.untyped_storage().data_ptr() == cache.both_2GTH.untyped_storage().data_ptr()  # type: ignore[union-attr]
 
 
 def test_fused_without_dropout_is_the_same() -> None:
