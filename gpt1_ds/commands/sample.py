@@ -35,14 +35,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help=top_k)
     top_p = "draw from the likeliest ones that make up the probability P; 1: all (default: %(default)s)"
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help=top_p)
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the draws (default: %(default)s)")
+    seed = "another number gives another text (default: %(default)s)"
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help=seed)
+    samples = "write N texts, with the seeds S, S+1, ..., a line of --- between them (default: %(default)s)"
+    parser.add_argument("--samples", type=int, default=1, metavar="N", help=samples)
     repeated = "divide the logits of tokens that are there already by R; 1: as they are (default: %(default)s)"
     parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help=repeated)
     beams = "draw nothing, look for the likeliest text with N beams; 1: draw (default: %(default)s)"
     parser.add_argument("--beams", type=int, default=1, metavar="N", help=beams)
     penalty = "beams compare by log-likelihood / length^A, or / ((5 + length) / 6)^A (default: %(default)s)"
     parser.add_argument("--length-penalty", choices=("plain", "gnmt"), default="plain", help=penalty)
-    parser.add_argument("--length-alpha", type=float, default=1.0, metavar="A", help="this A (default: %(default)s)")
+    parser.add_argument(
+        "--length-alpha", type=float, default=1.0, metavar="A", help="the A of --length-penalty (default: %(default)s)"
+    )
     early = "end as soon as there are as many whole texts as beams"
     parser.add_argument("--early-end", action="store_true", help=early)
 
@@ -55,8 +60,10 @@ def _run(options: argparse.Namespace) -> int:
     sampling = Sampling(**{name: value for name, value in vars(options).items() if name in names})
     if options.input and (not Path(options.input).exists() or Path(options.input).is_dir()):
         raise UserError(f"{options.input}: no such file; --input names one with a prompt a line")
+    if options.samples < 1 or (options.input and options.samples > 1):
+        raise UserError(f"--samples {options.samples} must be at least 1, and 1 with --input, whose rows have seeds")
     libraries.load()
-    from gpt1_ds.evaluation.generate import answer, generate
+    from gpt1_ds.evaluation.generate import answers_to, continuations
     from gpt1_ds.evaluation.load import load_checkpoint
 
     loaded = load_checkpoint(options.checkpoint)
@@ -65,14 +72,13 @@ def _run(options: argparse.Namespace) -> int:
 
         for lines in answers(loaded, Path(options.input), sampling):
             print("\n".join(lines), flush=True)
-    elif options.source is None:
-        text = generate(loaded, options.prompt, sampling)
-        print(shown(options.prompt + text))
-        _keep(loaded, options.prompt, text)
     else:
-        text = answer(loaded, options.source, sampling)
-        print(shown(text))
-        _keep(loaded, options.source, text)
+        is_prompt = options.source is None
+        given = options.prompt if is_prompt else options.source
+        write = continuations if is_prompt else answers_to
+        for number, text in enumerate(write(loaded, given, sampling, options.samples)):
+            print(*(["---"] if number else []), shown(given + text if is_prompt else text), sep="\n")
+            _keep(loaded, given, text)
     return 0
 
 

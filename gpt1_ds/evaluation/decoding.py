@@ -1,6 +1,6 @@
 """Token ids after token ids, for many rows at once: what models of one stack continue, and what decoders answer.
 
-    write ─ one batch at a time ─ _draw     a row keeps its own generator, so its neighbours do not change its draws
+    write ─ one batch at a time ─ _draw     token by token (drawing.py); a row's neighbours do not change its draws
                                 └ _search   beams; those of a prompt are rows next to one another
     both work on rows that grow by a token at a time, `_Continued` or `_Answered`
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gpt1_ds.common.errors import ArgumentError, CheckpointError
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.evaluation.drawing import chosen
 from gpt1_ds.evaluation.graphed_steps import GraphedSteps, graphed_steps
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 from gpt1_ds.model.build import DenseModel
@@ -233,10 +234,10 @@ class _Ways:
         """
         penalty = self.sampling.repetition_penalty
         if penalty != 1:
-            for row, scores_V in zip(rows, scores_RV, strict=True):
-                seen = torch.tensor(sorted(set(row.ids)), device=scores_V.device)
-                of_seen = scores_V[seen]
-                scores_V[seen] = torch.where(of_seen < 0, of_seen * penalty, of_seen / penalty)
+            pairs = [(number, one) for number, row in enumerate(rows) for one in sorted(set(row.ids))]
+            at = tuple(torch.tensor(pairs, device=scores_RV.device).T)
+            of_seen = scores_RV[at]
+            scores_RV[at] = torch.where(of_seen < 0, of_seen * penalty, of_seen / penalty)
         scores_RV.index_fill_(1, self.forbidden, -torch.inf)
         scores_RV[:, self.size :] = -torch.inf
         if length < self.sampling.min_tokens:
@@ -254,10 +255,9 @@ def _draw(
 ) -> list[list[int]]:
     """The texts of all rows, token by token."""
     texts: list[list[int]] = [[] for _ in rows.rows]
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     for length in range(most):
         logits_RV = ways.allowed(ways.checked(rows.logits()), rows.rows, length)
-        tokens = _chosen(logits_RV, ways.sampling, [generators[row.prompt] for row in rows.rows])
+        tokens = chosen(logits_RV, ways.sampling, [seeds[row.prompt] for row in rows.rows], length)
         going = []
         for number, (row, token) in enumerate(zip(rows.rows, tokens, strict=True)):
             if token == ways.end:
@@ -269,30 +269,6 @@ def _draw(
             break
         rows.follow(going, [tokens[number] for number in going])
     return texts
-
-
-def _chosen(logits_RV: Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> list[int]:
-    if sampling.temperature == 0:
-        return logits_RV.argmax(-1).tolist()
-    logits_RV = logits_RV.float().cpu()
-    return [choose(logits_V, sampling, one) for logits_V, one in zip(logits_RV, generators, strict=True)]
-
-
-def choose(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """One token id: the likeliest at temperature 0, else drawn from the top_k and top_p that are left."""
-    if sampling.temperature == 0:
-        return int(logits_V.argmax())
-    below_V = (logits_V - logits_V.max()).double()  # so that the likeliest stays finite at any temperature
-    logits_V = (below_V / sampling.temperature).float()
-    if sampling.top_k:
-        logits_V = logits_V.masked_fill(
-            logits_V < logits_V.topk(min(sampling.top_k, len(logits_V))).values[-1], -torch.inf
-        )
-    if sampling.top_p < 1:
-        ordered, order = logits_V.sort(descending=True)
-        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of likelier tokens
-        logits_V = logits_V.index_fill(0, order[before >= sampling.top_p], -torch.inf)
-    return int(torch.multinomial(logits_V.softmax(-1), 1, generator=generator))
 
 
 @dataclass

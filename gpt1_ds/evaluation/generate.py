@@ -33,18 +33,35 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     """A continuation of `prompt` (not repeated), ended early by the end of a document. Raises ConfigError for a model
     that does not continue text.
     """
+    return continuations(loaded, prompt, sampling, 1)[0]
+
+
+def continuations(loaded: Loaded, prompt: str, sampling: Sampling, count: int) -> list[str]:
+    """Returns `count` of them, drawn with the seeds from `sampling.seed` on."""
     if loaded.config.model.kind == "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} is an encoder-decoder, which answers a source; use --source")
-    return written(loaded, [prompt], sampling)[0]
+    return written(loaded, [prompt] * count, sampling, _seeds(sampling, count))
 
 
 def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     """What the decoder writes; sentinels in it are shown, as they say which span the text after them is. Raises
     ConfigError for a model without a decoder, ArgumentError for a text that is too long.
     """
+    return answers_to(loaded, source, sampling, 1)[0]
+
+
+def answers_to(loaded: Loaded, source: str, sampling: Sampling, count: int) -> list[str]:
+    """Returns `count` of them, drawn with the seeds from `sampling.seed` on."""
     if loaded.config.model.kind != "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} has one stack: it continues text; use --prompt, not --source")
-    return written(loaded, [source], sampling)[0]
+    return written(loaded, [source] * count, sampling, _seeds(sampling, count))
+
+
+def _seeds(sampling: Sampling, count: int) -> range:
+    """Raises ArgumentError for several texts of a way of writing that has one alone."""
+    if count > 1 and (sampling.temperature == 0 or sampling.beams > 1):
+        raise ArgumentError(f"samples={count} must be 1 where nothing is drawn: at temperature 0, and with beams")
+    return range(sampling.seed, sampling.seed + count)
 
 
 def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Sequence[int] | None = None) -> list[str]:

@@ -33,6 +33,37 @@ def sample(capsys: pytest.CaptureFixture[str], checkpoint: Path, *words: str) ->
     return code, found.out.splitlines(), found.err
 
 
+def test_several_texts_of_a_prompt(checkpoint: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--prompt", "It was", "--tokens", "6", "--seed", "4"]
+    code, out, _ = sample(capsys, checkpoint, *words, "--samples", "3")
+    texts = "\n".join(out).split("\n---\n")
+    alone = ["\n".join(sample(capsys, checkpoint, *words[:-1], str(seed))[1]) for seed in (4, 5, 6)]
+    assert (code, texts) == (0, alone)
+    assert len({*texts}) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--samples", "0"], "--samples 0 must be at least 1, and 1 with --input, whose rows have seeds"),
+        (
+            ["--samples", "2", "--temperature", "0"],
+            "--samples=2 must be 1 where nothing is drawn: at temperature 0, and with beams",
+        ),
+        (
+            ["--samples", "2", "--beams", "2"],
+            "--samples=2 must be 1 where nothing is drawn: at temperature 0, and with beams",
+        ),
+    ],
+)
+def test_several_texts_are_drawn(
+    words: list[str], reason: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = sample(capsys, checkpoint, "--prompt", "It was", *words)
+    assert (code, out) == (2, [])
+    assert error.strip().endswith(reason)
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_line_each_in_order(
     as_json: bool, checkpoint: Path, model: LanguageModel, tmp_path: Path, capsys: pytest.CaptureFixture[str],
