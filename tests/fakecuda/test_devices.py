@@ -73,12 +73,13 @@ def test_what_has_no_graphs(overrides: list[str]) -> None:
     [[], ["model.positions=relative", "model.mask=prefix", "objective.kind=prefix"]],
     ids=["learned", "relative"],
 )
-def test_a_token_is_written_by_one_graph(words: list[str]) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["likeliest", "drawn"])
+def test_a_token_is_written_by_one_graph(words: list[str], temperature: float) -> None:
     """It waits for the device twice: whether all numbers are finite, and for the token."""
-    few, many = (ranks.run(steps.sample, [*RECIPE, "model.norm=pre", *words], tokens) for tokens in (8, 9))
+    few, many = (ranks.run(steps.sample, [*RECIPE, "model.norm=pre", *words], count, temperature) for count in (8, 9))
     assert few[1] == many[1] == "cuda:0"
     assert len(many[0].graphs) - len(few[0].graphs) == 1
-    assert many[0].host_launches - few[0].host_launches <= 15
+    assert many[0].host_launches - few[0].host_launches <= (50 if temperature else 15)
     assert len(many[0].syncs) - len(few[0].syncs) == 2
 
 

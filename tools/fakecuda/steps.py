@@ -100,7 +100,7 @@ def evaluation(overrides: Sequence[str], world: int) -> Counts:
         return counted(engine, lambda: engine.evaluate(batches(config, engine)))[0]
 
 
-def sample(overrides: Sequence[str], tokens: int) -> tuple[Counts, str]:
+def sample(overrides: Sequence[str], tokens: int, temperature: float = 0.0) -> tuple[Counts, str]:
     """Writes `tokens` tokens with a model that stands on the GPU, in graphs where it has proved itself. Returns (what
     it took, the model's device).
     """
@@ -121,7 +121,7 @@ def sample(overrides: Sequence[str], tokens: int) -> tuple[Counts, str]:
     tokenizer: Any = SimpleNamespace(vocab_size=VOCABULARY, eod_id=0, pad_id=2, special_ids=SpecialIds(eod=0, pad=2))
     with fake_mode(), Counter() as counter:
         model = DenseModel(config, VOCABULARY, TensorParallel(connect_alone())).eval().to("cuda")
-        (text,) = write(model, tokenizer, [[3]], Sampling(tokens, temperature=0), name="fake")
+        (text,) = write(model, tokenizer, [[3]], Sampling(tokens, temperature), name="fake")
         assert len(text) == tokens, text
         return counter.counts, str(next(model.parameters()).device)
 
