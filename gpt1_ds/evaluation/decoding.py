@@ -27,7 +27,7 @@ from gpt1_ds.evaluation.drawing import chosen
 from gpt1_ds.evaluation.graphed_steps import GraphedSteps, graphed_steps
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 from gpt1_ds.model.build import DenseModel
-from gpt1_ds.model.caches import Caches
+from gpt1_ds.model.caches import Caches, selected
 from gpt1_ds.objectives.base import row_facts
 
 PROMPTS = 32  # of a batch
@@ -122,7 +122,7 @@ class _Rows(ABC):
     def _select(self, rows_R: Tensor, moved: bool) -> None:
         assert self.caches is not None, "there is something to select"
         self.caches.select(rows_R, len(self.rows), moved)
-        if self.graphs is not None:
+        if self.graphs is not None and len(rows_R) != len(self.rows):
             self.graphs.forget()
 
     def _next_logits(self) -> Tensor:
@@ -211,7 +211,7 @@ class _Answered(_Rows):
     def _select(self, rows_R: Tensor, moved: bool) -> None:
         """The encoder's states stay as they are: of them the caches hold what is read."""
         super()._select(rows_R, moved)
-        self.memory = self.memory._replace(facts_BF=self.memory.facts_BF[rows_R])
+        self.memory = self.memory._replace(facts_BF=selected(self.memory.facts_BF, self.memory.facts_BF[rows_R]))
 
 
 class _Ways:

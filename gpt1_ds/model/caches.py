@@ -80,7 +80,7 @@ class Columns:
         """Keeps these rows."""
         self._known.clear()
         if self.first_B is not None:
-            self.first_B = self.first_B[rows_R]
+            self.first_B = selected(self.first_B, self.first_B[rows_R])
 
 
 class KeyValueCache:
@@ -116,8 +116,9 @@ class KeyValueCache:
         if self.both_2GTH is None:
             return
         old, seen = self.both_2GTH.unflatten(1, (rows, -1)), self.columns.seen
-        new = old.new_empty(2, len(rows_R), *old.shape[2:])
-        new[:, :, :, :seen] = old[:, :, :, :seen].index_select(1, rows_R)
+        chosen = old[:, :, :, :seen].index_select(1, rows_R)
+        new = old if len(rows_R) == rows else old.new_empty(2, len(rows_R), *old.shape[2:])
+        new[:, :, :, :seen] = chosen
         self.both_2GTH = new.flatten(1, 2)
 
 
@@ -135,7 +136,9 @@ class MemoryCache:
 
     def select(self, rows_R: Tensor, rows: int) -> None:
         if self.known is not None:
-            key_GTH, value_GTH = (x.unflatten(0, (rows, -1)).index_select(0, rows_R).flatten(0, 1) for x in self.known)
+            key_GTH, value_GTH = (
+                selected(x, x.unflatten(0, (rows, -1)).index_select(0, rows_R).flatten(0, 1)) for x in self.known
+            )
             self.known = key_GTH, value_GTH
 
 
@@ -163,6 +166,11 @@ class Recurrence:
         if self.state is not None:
             state, cell = self.state
             self.state = state[:, rows_R], cell[:, rows_R]
+
+
+def selected(old: Tensor, new: Tensor) -> Tensor:
+    """Returns `new`, in the memory of `old` where it is as large: a CUDA graph reads it there."""
+    return old.copy_(new) if old.shape == new.shape else new
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from tests.helpers.weights import relative
 from tests.parallel.test_gradients import HEADS, batch, reference, run
 from tools import runs
 from tools.bench.ours import initial_weights
+from tools.families import FAMILIES
 
 
 @pytest.mark.parametrize("engine", ["dense-zero0", "dense-zero1", "recompute", "pipelined", "compiled"])
@@ -108,11 +109,22 @@ def test_graphs_are_made_again_when_all_others_are_gone() -> None:
     assert reserved[0] == reserved[-1], "each takes the memory of the one before it"
 
 
-@pytest.mark.parametrize("words", [[], ["model.positions=relative", "model.mask=prefix", "objective.kind=prefix"]])
-def test_text_in_graphs_is_that_of_ordinary_steps(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (["model.norm=pre"], 220),
+        (["model.norm=pre", "model.positions=relative", "model.mask=prefix", "objective.kind=prefix"], 220),
+        (FAMILIES["t5"], 150),
+    ],
+    ids=["learned", "relative", "encoder-decoder"],
+)
+def test_text_in_graphs_is_that_of_ordinary_steps(
+    words: list[str], tokens: int, beams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of rows of several lengths, over more columns than a graph reads, and beyond the context."""
     sizes = ["model.layers=2", "model.width=64", "model.heads=2", "model.context=192", "model.vocab_size=500"]
-    config = load([], [*sizes, "model.norm=pre", *words])
+    config = load([], [*words, *sizes])
     weights = initial_weights(config)
     model = whole_model(config, lambda info: weights[info.name] * 4).cuda()
     ids: Any = SimpleNamespace(vocab_size=500, eod_id=499, pad_id=499, special_ids=SpecialIds(eod=499))
@@ -124,8 +136,8 @@ def test_text_in_graphs_is_that_of_ordinary_steps(words: list[str], monkeypatch:
         return steps
 
     def texts() -> list[list[int]]:
-        greedy = Sampling(220, temperature=0, min_tokens=220)
-        return decoding.write(model, ids, [[*range(first, 3 * first)] for first in (1, 7, 20)], greedy)
+        way = Sampling(tokens, temperature=0, min_tokens=tokens, beams=beams)
+        return decoding.write(model, ids, [[*range(first, 3 * first)] for first in (1, 7, 20)], way)
 
     proof.decide(True)
     monkeypatch.setattr(decoding, "graphed_steps", kept)

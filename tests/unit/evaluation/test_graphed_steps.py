@@ -141,11 +141,19 @@ def test_rows_that_end_leave_the_graph(models: Models, made: Callable[..., list[
     assert found[0].recorder.replays > 0  # type: ignore[attr-defined]
 
 
-def test_beams_are_those_of_ordinary_steps(models: Models, made: Callable[..., list[GraphedSteps]]) -> None:  # noqa: F811
-    loaded, sampling = models("encoder_decoder"), Sampling(12, min_tokens=8, beams=3)
-    wanted = texts(loaded, sampling)
-    made()
-    assert texts(loaded, sampling) == wanted
+@pytest.mark.parametrize("kind", ["causal", "relative prefix", "encoder_decoder"])
+def test_beams_are_those_of_ordinary_steps(
+    kind: str,
+    models: Models,  # noqa: F811
+    made: Callable[..., list[GraphedSteps]],
+) -> None:
+    """Rows change their order at each step, in the memory that the graph reads."""
+    loaded = models(kind)
+    for sampling in (Sampling(12, min_tokens=12, beams=3), Sampling(14, min_tokens=2, beams=4, length_alpha=0.5)):
+        wanted = texts(loaded, sampling)
+        found = made()
+        assert texts(loaded, sampling) == wanted
+        assert sum(graphs.recorder.replays for graphs in found) > 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
