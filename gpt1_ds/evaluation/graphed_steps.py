@@ -26,7 +26,7 @@ from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.caches import BlockCache, Caches, Place
 
 WARM_UP = 2  # steps of one number of rows and columns before they get a graph
-WIDTH = 128  # columns
+WIDTH = 256  # columns: attention reads so many more than there are at most, and a graph lasts for so many tokens
 
 Step = Callable[[Tensor], Tensor]  # tokens [1, R] of the next column -> logits [R, V] of the one after it
 

@@ -113,9 +113,9 @@ def test_graphs_are_made_again_when_all_others_are_gone() -> None:
 @pytest.mark.parametrize(
     ("words", "tokens"),
     [
-        (["model.norm=pre"], 220),
-        (["model.norm=pre", "model.positions=relative", "model.mask=prefix", "objective.kind=prefix"], 220),
-        (FAMILIES["t5"], 150),
+        (["model.norm=pre"], 360),
+        (["model.norm=pre", "model.positions=relative", "model.mask=prefix", "objective.kind=prefix"], 360),
+        (FAMILIES["t5"], 300),
     ],
     ids=["learned", "relative", "encoder-decoder"],
 )
@@ -123,7 +123,7 @@ def test_text_in_graphs_is_that_of_ordinary_steps(
     words: list[str], tokens: int, beams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of rows of several lengths, over more columns than a graph reads, and beyond the context."""
-    sizes = ["model.layers=2", "model.width=64", "model.heads=2", "model.context=192", "model.vocab_size=500"]
+    sizes = ["model.layers=2", "model.width=64", "model.heads=2", "model.context=320", "model.vocab_size=500"]
     config = load([], [*words, *sizes])
     weights = initial_weights(config)
     model = whole_model(config, lambda info: weights[info.name] * 4).cuda()
