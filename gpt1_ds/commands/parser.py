@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from gpt1_ds.common.errors import UserError
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -226,6 +230,17 @@ def training(parser: argparse.ArgumentParser) -> None:
     values = "a run for each value; given several times, for each combination (default: one run)"
     parser.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=values)
     parser.add_argument("--jobs", type=int, metavar="N", help="runs of a sweep at a time (default: 1)")
+
+
+def say_unread(options: argparse.Namespace, *configs: Config) -> None:
+    """Says which keys on the command line no training run of `configs` reads. Rank 0 does, once for all."""
+    from gpt1_ds.common.log import say
+    from gpt1_ds.config.unread import unread
+
+    first, *others = (unread(config, options.overrides) for config in configs)
+    for key, line in first.items() if os.environ.get("RANK", "0") == "0" else ():
+        if all(key in other for other in others):
+            say(line)
 
 
 def study(parser: argparse.ArgumentParser, example: str) -> None:

@@ -1,0 +1,93 @@
+"""Keys that a run takes and never reads: those of a part that it does not have. A preset may name them for the runs that
+have it; where a person names one on the command line, something else was wanted, and the run says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpt1_ds.config.load import named_keys
+from gpt1_ds.config.sections import Config
+
+ABOVE_0 = "above 0"
+
+
+@dataclass(frozen=True)
+class Part:
+    """`keys`, or sections of them, which are read where the key `decides` has one of `values`."""
+
+    decides: str
+    values: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    def why_unread(self, config: Config) -> str | None:
+        """Returns why a run does not read the keys; None where it does, and where it has no such section."""
+        section, _, key = self.decides.partition(".")
+        here = getattr(getattr(config, section), key, None)
+        if here is None or str(here) in self.values or (ABOVE_0 in self.values and here > 0):
+            return None
+        wanted = self.decides + (f" {ABOVE_0}" if ABOVE_0 in self.values else f"={' or '.join(self.values)}")
+        return f"it is read with {wanted}, this run has {self.decides}={here}"
+
+
+PARTS = (
+    Part("model.kind", ("lstm",), ("model.units",)),
+    Part(
+        "model.kind",
+        ("gpt", "encoder_decoder"),
+        ("model.heads", "model.head_width", "model.ffn", "model.attention_dropout", "model.ffn_dropout"),
+    ),
+    Part(
+        "objective.kind",
+        ("masked",),
+        ("objective.probability", "objective.replace", "objective.random", "objective.whole_words"),
+    ),
+    Part(
+        "objective.kind",
+        ("spans",),
+        ("objective.density", "objective.mean_length", "objective.sentinels", "objective.predict"),
+    ),
+    Part("data.text", ("windows", "full_sentences"), ("data.documents",)),
+    Part("optimizer.name", ("muon",), ("optimizer.momentum",)),
+    Part("optimizer.name", ("adafactor",), ("optimizer.parameter_scale",)),
+    Part("optimizer.name", ("adamw", "adam2018", "muon", "lamb"), ("optimizer.betas", "optimizer.eps")),
+    Part("schedule.kind", ("wsd",), ("schedule.decay_fraction",)),
+    Part("schedule.kind", ("cosine", "linear", "wsd", "rsqrt"), ("schedule.final_fraction",)),
+    Part("guard.z", (ABOVE_0,), ("guard.window",)),
+    Part("tracking.wandb", ("offline", "online"), ("tracking.entity", "tracking.tags", "tracking.artifacts")),
+    Part("task.kind", ("sentences",), ("task.pooling", "task.loss", "task.margin", "task.group")),
+    Part("task.loss", ("triplet",), ("task.margin",)),
+    Part("task.loss", ("ranking",), ("task.group",)),
+    Part("task.name", ("mixture",), ("task.mixture_limit", "task.mixture_temperature")),
+    Part("task.form", ("text",), ("task.target_length", "task.decoded_examples", "task.decoding")),
+    Part("task.form", ("head", "text"), ("optimizer", "schedule", "train.steps", "train.epochs")),
+)
+PRETRAINING = ("objective", "data", "train.eval_every", "train.eval_batches")
+EVALUATING = ("probes",)
+
+
+def unread(config: Config, overrides: Sequence[str]) -> dict[str, str]:
+    """Returns of the keys that these words name those which the training run `config` does not read: "KEY=VALUE changes
+    nothing: WHY", by the key.
+    """
+    found = {}
+    for key, value in named_keys(overrides):
+        if (why := next(_reasons(config, key), None)) is not None:
+            word = next((word for word in reversed(overrides) if word.startswith(f"{key}=")), f"{key}={value}")
+            found[key] = f"{word:.80} changes nothing: {why}"
+    return found
+
+
+def _reasons(config: Config, key: str) -> Iterator[str]:
+    if _is_one_of(key, EVALUATING):
+        yield "only the command evaluate asks probes; train.evaluations asks them while a model is pre-trained"
+    if config.task is not None and _is_one_of(key, PRETRAINING):
+        yield "it is for pre-training; fine-tuning reads the section task, and scores its dev split after every epoch"
+    for part in PARTS:
+        if _is_one_of(key, part.keys) and (why := part.why_unread(config)) is not None:
+            yield why
+
+
+def _is_one_of(key: str, names: Sequence[str]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)
