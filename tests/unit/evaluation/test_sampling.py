@@ -26,6 +26,12 @@ def test_refused(key: str, value: Any) -> None:
     assert str(told.value.of_options()).startswith(f"--{key.replace('_', '-')}={value} must")
 
 
+def test_one_mistake_is_one_line() -> None:
+    with pytest.raises(ArgumentError) as told:
+        Sampling(tokens=-1)
+    assert told.value.problems == ("tokens=-1 must be at least 1",)
+
+
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-7])
 def test_nearly_no_temperature_takes_the_likeliest(temperature: float) -> None:
     generator = torch.Generator().manual_seed(1)
