@@ -1,11 +1,12 @@
-"""Keys that a run takes and never reads: those of a part that it does not have. A preset may name them for the runs that
-have it; where a person names one on the command line, something else was wanted, and the run says so.
+"""Keys that a run takes and never reads: those of a part that it does not have. A preset may name them for the runs
+that have it; where a person names one on the command line, something else was wanted, and the run says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpt1_ds.config.load import named_keys
 from gpt1_ds.config.sections import Config
@@ -65,6 +66,10 @@ PARTS = (
 )
 PRETRAINING = ("objective", "data", "train.eval_every", "train.eval_batches")
 EVALUATING = ("probes",)
+TRAINING = (  # what the command evaluate does without
+    *("optimizer", "schedule", "train.steps", "train.tokens", "train.epochs", "train.log_every", "train.watch"),
+    *("train.eval_every", "train.evaluations", "train.profile", "train.label_smoothing"),
+)
 
 
 def unread(config: Config, overrides: Sequence[str]) -> dict[str, str]:
@@ -74,9 +79,22 @@ def unread(config: Config, overrides: Sequence[str]) -> dict[str, str]:
     found = {}
     for key, value in named_keys(overrides):
         if (why := next(_reasons(config, key), None)) is not None:
-            word = next((word for word in reversed(overrides) if word.startswith(f"{key}=")), f"{key}={value}")
-            found[key] = f"{word:.80} changes nothing: {why}"
+            found[key] = f"{_word(key, value, overrides)} changes nothing: {why}"
     return found
+
+
+def unread_by_evaluate(overrides: Sequence[str]) -> Iterator[str]:
+    """Yields the same of the command evaluate."""
+    for key, value in named_keys(overrides):
+        if key == "train.eval_batches":
+            yield f"{key}={value} changes nothing: evaluate reads all of the held-out text"
+        elif _is_one_of(key, TRAINING):
+            yield f"{_word(key, value, overrides)} changes nothing: evaluate does not train"
+
+
+def _word(key: str, value: Any, overrides: Sequence[str]) -> str:
+    """Returns the key and its value as they were written."""
+    return f"{next((word for word in reversed(overrides) if word.startswith(f'{key}=')), f'{key}={value}'):.80}"
 
 
 def _reasons(config: Config, key: str) -> Iterator[str]:

@@ -130,7 +130,9 @@ def make_key_sweep(
         except UserError as error:
             problems |= dict.fromkeys(problem.removeprefix("command line: ") for problem in error.problems)
     way_out = "runs would be equal: leave this list out, or sweep it where it is read"
-    UserError.raise_all(f"--sweep: {problem}" for problem in [*problems, *(f"{one}; {way_out}" for one in equal.values())])
+    UserError.raise_all(
+        f"--sweep: {problem}" for problem in [*problems, *(f"{one}; {way_out}" for one in equal.values())]
+    )
     name = trials[0].config.run.name.rpartition("/")[0]
     twice = _twice([trial.config.run.name for trial in trials])
     ConfigError.raise_all(f"--sweep: two trials would lie in {place}; leave one of their values out" for place in twice)

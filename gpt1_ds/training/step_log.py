@@ -17,7 +17,7 @@ from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.engine.session import Heap
 from gpt1_ds.engine.watch import Watch
-from gpt1_ds.tracking.record import MetricsFile, TrainRecord
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import Sink
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.state import TrainingState
@@ -96,6 +96,7 @@ class StepLog:
     def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]) -> None:
         self.steps, self.batch_sizes, self.sinks = workload.steps, workload.batch_sizes, sinks
         self.flops_per_token, self.engine, self.groups = workload.flops_per_token, engine, engine.groups
+        self._part = workload.held_out_part
         self._learned, self._clip = workload.learned, workload.config.optimizer.clip or float("inf")
         self.metrics, self.watch = MetricsFile(run_dir.metrics), Watch(engine, workload.config, self.batch_sizes)
         self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
@@ -151,7 +152,8 @@ class StepLog:
         if self.groups.rank == 0:
             for record in records:
                 self._add(record)
-                log.say(f"step {record.step}: {record}")
+                part = f"  ({self._part})" if self._part and isinstance(record, EvalRecord) else ""
+                log.say(f"step {record.step}: {record}{part}")
 
     def rewind(self, state: TrainingState) -> None:
         """Drop the lines of steps that will be repeated."""

@@ -102,5 +102,5 @@ def test_a_sweep_refuses_it() -> None:
     with pytest.raises(UserError, match=r"--sweep: optimizer.momentum=0.8 changes nothing: .*equal") as caught:
         make("optimizer.momentum=0.8,0.9")
     assert len(caught.value.problems) == 1
-    with pytest.raises(UserError, match="this run has optimizer.name=adamw"):
+    with pytest.raises(UserError, match=r"this run has optimizer.name=adamw"):
         make("optimizer.name=adamw,muon", "optimizer.momentum=0.8,0.9")
