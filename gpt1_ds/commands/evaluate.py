@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
     shared.configuration(parser)
-    parser.add_argument("--out", metavar="FILE", help="where the result is merged in (default: the run's eval.json)")
-    every = "all checkpoints of a run folder that FILE does not have yet"
+    parser.add_argument(
+        "--out", metavar="FILE", help="the file that the result is added to (default: the run's eval.json)"
+    )
+    every = "evaluate all checkpoints of a run folder that the file of --out does not have yet"
     parser.add_argument("--every", action="store_true", help=every)
-    points = "with --every: N of them, evenly on a log scale of steps (default: all)"
+    points = "with --every: evaluate N of them, spread evenly on a log scale of steps (default: all)"
     parser.add_argument("--points", type=int, metavar="N", help=points)
     pairs = "score sentence vectors of any checkpoint by the pairs of this folder (STS-B) or file (default: do not)"
     parser.add_argument("--sts", metavar="PATH", help=pairs)

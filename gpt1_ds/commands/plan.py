@@ -23,7 +23,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     shared.configuration(parser)
     world = "ranks to plan for (default: tensor x pipeline; with --search, those of one node)"
     parser.add_argument("--world", type=int, metavar="N", help=world)
-    parser.add_argument("--memory", type=float, metavar="GIB", help="of one rank (default: the machine's)")
+    parser.add_argument(
+        "--memory", type=float, metavar="GIB", help="memory that one rank may use (default: the machine's)"
+    )
     parser.add_argument("--search", action="store_true", help="rank all legal layouts, and say why the others lose")
     best = "with --search: write the best layout there, for -c (default: nothing is written)"
     parser.add_argument("--out", metavar="FILE", help=best)

@@ -217,3 +217,14 @@ def test_an_interrupt_while_it_is_imported_is_one_line() -> None:
     command = [sys.executable, "-c", f"{early}{code}sys.exit(program.main())"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "gpt1-ds: interrupted\n")
+
+
+def test_a_split_that_holds_out_far_less_than_asked_is_said(tiny_data: Path, tmp_path: Path, gpt1: Program) -> None:
+    for name, words in {"a": 4000, "b": 20}.items():
+        (tmp_path / f"{name}.txt").write_text("a list of names is returned " * words)
+    files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    build = ["data", "build", "--tokenizer", str(tiny_data.parent / "tokenizer"), "--workers", "1"]
+    done = gpt1(*build, "--input", *files, "--out", "d", "--validation", "0.5")
+    assert done.code == 0
+    assert "--validation=0.5 holds out whole documents, which have 0." in done.err
+    assert "holds out whole" not in gpt1(*build, "--input", files[0], "--out", "e", "--validation", "0.05").err
