@@ -15,7 +15,7 @@ ABOVE_0 = "above 0"
 
 
 @dataclass(frozen=True)
-class Part:
+class ReadWhere:
     """`keys`, or sections of them, which are read where the key `decides` has one of `values`."""
 
     decides: str
@@ -33,36 +33,36 @@ class Part:
 
 
 PARTS = (
-    Part("model.kind", ("lstm",), ("model.units",)),
-    Part(
+    ReadWhere("model.kind", ("lstm",), ("model.units",)),
+    ReadWhere(
         "model.kind",
         ("gpt", "encoder_decoder"),
         ("model.heads", "model.head_width", "model.ffn", "model.attention_dropout", "model.ffn_dropout"),
     ),
-    Part(
+    ReadWhere(
         "objective.kind",
         ("masked",),
         ("objective.probability", "objective.replace", "objective.random", "objective.whole_words"),
     ),
-    Part(
+    ReadWhere(
         "objective.kind",
         ("spans",),
         ("objective.density", "objective.mean_length", "objective.sentinels", "objective.predict"),
     ),
-    Part("data.text", ("windows", "full_sentences"), ("data.documents",)),
-    Part("optimizer.name", ("muon",), ("optimizer.momentum",)),
-    Part("optimizer.name", ("adafactor",), ("optimizer.parameter_scale",)),
-    Part("optimizer.name", ("adamw", "adam2018", "muon", "lamb"), ("optimizer.betas", "optimizer.eps")),
-    Part("schedule.kind", ("wsd",), ("schedule.decay_fraction",)),
-    Part("schedule.kind", ("cosine", "linear", "wsd", "rsqrt"), ("schedule.final_fraction",)),
-    Part("guard.z", (ABOVE_0,), ("guard.window",)),
-    Part("tracking.wandb", ("offline", "online"), ("tracking.entity", "tracking.tags", "tracking.artifacts")),
-    Part("task.kind", ("sentences",), ("task.pooling", "task.loss", "task.margin", "task.group")),
-    Part("task.loss", ("triplet",), ("task.margin",)),
-    Part("task.loss", ("ranking",), ("task.group",)),
-    Part("task.name", ("mixture",), ("task.mixture_limit", "task.mixture_temperature")),
-    Part("task.form", ("text",), ("task.target_length", "task.decoded_examples", "task.decoding")),
-    Part("task.form", ("head", "text"), ("optimizer", "schedule", "train.steps", "train.epochs")),
+    ReadWhere("data.text", ("windows", "full_sentences"), ("data.documents",)),
+    ReadWhere("optimizer.name", ("muon",), ("optimizer.momentum",)),
+    ReadWhere("optimizer.name", ("adafactor",), ("optimizer.parameter_scale",)),
+    ReadWhere("optimizer.name", ("adamw", "adam2018", "muon", "lamb"), ("optimizer.betas", "optimizer.eps")),
+    ReadWhere("schedule.kind", ("wsd",), ("schedule.decay_fraction",)),
+    ReadWhere("schedule.kind", ("cosine", "linear", "wsd", "rsqrt"), ("schedule.final_fraction",)),
+    ReadWhere("guard.z", (ABOVE_0,), ("guard.window",)),
+    ReadWhere("tracking.wandb", ("offline", "online"), ("tracking.entity", "tracking.tags", "tracking.artifacts")),
+    ReadWhere("task.kind", ("sentences",), ("task.pooling", "task.loss", "task.margin", "task.group")),
+    ReadWhere("task.loss", ("triplet",), ("task.margin",)),
+    ReadWhere("task.loss", ("ranking",), ("task.group",)),
+    ReadWhere("task.name", ("mixture",), ("task.mixture_limit", "task.mixture_temperature")),
+    ReadWhere("task.form", ("text",), ("task.target_length", "task.decoded_examples", "task.decoding")),
+    ReadWhere("task.form", ("head", "text"), ("optimizer", "schedule", "train.steps", "train.epochs")),
 )
 PRETRAINING = ("objective", "data", "train.eval_every", "train.eval_batches")
 EVALUATING = ("probes",)

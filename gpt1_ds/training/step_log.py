@@ -96,13 +96,12 @@ class StepLog:
     def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]) -> None:
         self.steps, self.batch_sizes, self.sinks = workload.steps, workload.batch_sizes, sinks
         self.flops_per_token, self.engine, self.groups = workload.flops_per_token, engine, engine.groups
-        self._part = workload.held_out_part
         self._learned, self._clip = workload.learned, workload.config.optimizer.clip or float("inf")
         self.metrics, self.watch = MetricsFile(run_dir.metrics), Watch(engine, workload.config, self.batch_sizes)
         self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
         self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
         self._show: log.Show = log.show_nothing
-        self._bar = contextlib.ExitStack()
+        self._bar, self._part = contextlib.ExitStack(), workload.held_out_part
         self.first_step: Callable[[int], None] = log.show_nothing  # hears of steps until it has noted its first
 
     def begin(self, step: int) -> None:
