@@ -4,4 +4,6 @@
 set -euo pipefail
 gpus=$({ nvidia-smi --list-gpus 2>/dev/null || true; } | grep -c '^GPU' || true) # it may be there without a driver
 cores=$(nproc)
-exec gpt1-ds "$@" --nproc "${NPROC:-$((gpus > 0 ? gpus : cores > 1 ? cores / 2 : 1))}"
+program=(gpt1-ds) own=${BASH_SOURCE[0]%/*}/../.venv/bin/gpt1-ds # what tools/setup.sh made
+command -v gpt1-ds >/dev/null || [ ! -x "$own" ] || program=("$own")
+exec "${program[@]}" "$@" --nproc "${NPROC:-$((gpus > 0 ? gpus : cores > 1 ? cores / 2 : 1))}"

@@ -53,12 +53,14 @@ class Key:
 
 
 def page() -> str:
-    parts = [HEAD]
+    parts, told = [HEAD], set[str]()
     for section in dataclasses.fields(Config):
         kind = _dataclass_in(typing.get_type_hints(Config)[section.name])
         listed = "[]" if section.default_factory is list else ""
         about = f" ({_comments(Config)[section.name]})" if section.name in _comments(Config) else ""
-        parts += [f"\n## {section.name}{about}\n", inspect.getdoc(sys.modules[kind.__module__]) or "", ""]
+        what = _about(kind)
+        parts += [f"\n## {section.name}{about}\n", *((what, "") if what not in told else ())]
+        told.add(what)
         parts += _table(keys(kind, section.name + listed, section.name))
     parts += ["\n## A study's file (`gpt1-ds finetune study FILE`)\n"]
     parts += _table(keys(FinetuningStudy, "", ""))
@@ -98,6 +100,12 @@ def presets() -> Iterator[tuple[str, str]]:
         whole = about[0].endswith((".", "?"))
         shown = about[0] if whole else re.split(r"(?<=[.?])\s+(?=[A-Z])", " ".join(about))[0]
         yield path.relative_to(ROOT / "configs").with_suffix("").as_posix(), shown
+
+
+def _about(kind: Any) -> str:
+    """What a section is: the docstring of its class, else that of the file that it has for itself."""
+    written = not kind.__doc__.startswith(f"{kind.__name__}(")  # else the one that a dataclass gets
+    return inspect.getdoc(kind if written else sys.modules[kind.__module__]) or ""
 
 
 def _comments(kind: Any) -> dict[str, str]:

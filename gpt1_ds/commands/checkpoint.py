@@ -267,7 +267,7 @@ def _mirror(options: argparse.Namespace) -> int:
 
 
 def _fetch_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("address", metavar="ADDRESS", help="of a run in a store: checkpoint.mirror/NAME")
+    parser.add_argument("address", metavar="ADDRESS", help="the address of a run in a store: checkpoint.mirror/NAME")
     parser.add_argument("--out", required=True, metavar="RUN", help="a new folder for the run")
 
 

@@ -25,7 +25,7 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", required=True, metavar="DIR", help="what tokenizer train or import has made")
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder of the dataset")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one per core)")
-    held_out = "part of the documents that is held out (default: %(default)s)"
+    held_out = "fraction of the documents that is held out for validation (default: %(default)s)"
     parser.add_argument("--validation", type=float, default=0.01, metavar="F", help=held_out)
     shared.unwrap(parser)
     sentences = "also note where sentences begin, for data.text=full_sentences and data.text=pairs"
@@ -53,6 +53,11 @@ def _build(options: argparse.Namespace) -> int:
         documents = amount(split.documents, "document")
         print(f"{options.out}: {name}: {split.tokens} tokens, {documents}, {split.bytes} bytes of text{fraction}")
         _say_sentences(options.out, name, split)
+        if name == "validation" and split.tokens < total * options.validation / 2:
+            log.say(
+                f"{options.out}: --validation={options.validation} holds out whole documents, which have "
+                f"{split.tokens / total:.2%} of the tokens; use a larger one, or split long documents"
+            )
     return 0
 
 

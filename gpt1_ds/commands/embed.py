@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from gpt1_ds.evaluation.embed import Embedder, Float32s
 
 KINDS = (".npy", ".jsonl")
-LINES = "a text a line; of .jsonl the key text of each object"
+LINES = "a file with one text on each line; of .jsonl the key text of each object is read"
 
 
 def _embed_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
     parser.add_argument("--input", required=True, metavar="FILE", help=LINES)
-    output = ".npy: float32 [lines, width]; .jsonl: an object with text and vector a line"
+    output = "NAME.npy holds float32 [lines, width]; NAME.jsonl holds an object with text and vector on each line"
     parser.add_argument("--output", required=True, metavar="FILE", help=output)
     shared.pooling(parser)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
     shared.configuration(parser)
-    parser.add_argument("--out", metavar="FILE", help="where the result is merged in (default: the run's eval.json)")
-    every = "all checkpoints of a run folder that FILE does not have yet"
+    parser.add_argument(
+        "--out", metavar="FILE", help="the file that the result is added to (default: the run's eval.json)"
+    )
+    every = "evaluate all checkpoints of a run folder that the file of --out does not have yet"
     parser.add_argument("--every", action="store_true", help=every)
-    points = "with --every: N of them, evenly on a log scale of steps (default: all)"
+    points = "with --every: evaluate N of them, spread evenly on a log scale of steps (default: all)"
     parser.add_argument("--points", type=int, metavar="N", help=points)
     pairs = "score sentence vectors of any checkpoint by the pairs of this folder (STS-B) or file (default: do not)"
     parser.add_argument("--sts", metavar="PATH", help=pairs)
@@ -38,6 +41,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.config import load_carried, world_problems
+    from gpt1_ds.config.unread import unread_by_evaluate
     from gpt1_ds.launcher import accelerator, launch
 
     folder = find_checkpoint(Path(options.checkpoint))
@@ -49,6 +53,8 @@ def _run(options: argparse.Namespace) -> int:
     overrides = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
     config = load_carried(folder / "config.yaml", options.config, overrides)
     world = launch.world(options.nproc)
+    for line in unread_by_evaluate(options.overrides) if os.environ.get("RANK", "0") == "0" else ():
+        say(line)
     config = _with_fitting_micro_batch(accelerator.with_fitted_micro_batch(config, world), world)
     ConfigError.raise_all(world_problems(config, world))
     accelerator.prepare(config, options.nproc)
@@ -66,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
     if config.task is not None and not config.probes:
         target = "gpt1_ds.evaluation.evaluate:evaluate_task"
         return launch.start(target, (config, folders, out, options.every), options.nproc)
-    config, held_out = _with_held_out(config)
+    config, held_out = _with_held_out(config, folder)
     _check_probes(config)
     task = (config, folders, out, held_out and config.task is None, options.every)
     return launch.start("gpt1_ds.evaluation.evaluate:evaluate", task, options.nproc)
@@ -120,12 +126,16 @@ def _with_fitting_micro_batch(config: Config, world: int) -> Config:
     return replace(config, train=replace(config.train, micro_batch=micro))
 
 
-def _with_held_out(config: Config) -> tuple[Config, bool]:
-    """The configuration with its data found, and whether there is held-out text; probes do without it."""
-    from gpt1_ds.data.sources import open_data, with_embedded_corpus
+def _with_held_out(config: Config, folder: Path) -> tuple[Config, bool]:
+    """The configuration with its data found, and whether there is held-out text; probes do without it. Nothing is
+    built: the checkpoint in `folder` learned from text that is there, and one that was imported names none.
+    """
+    from gpt1_ds.data.sources import lacks_embedded_corpus, open_data, with_embedded_corpus
 
     if not config.probes:
-        config = with_embedded_corpus(config)
+        if lacks_embedded_corpus(config):
+            raise DataError(f"{folder}: names no text of its own that is here; name its text with data.path=FOLDER")
+        config = with_embedded_corpus(config, make=False)
         open_data(config)
         return config, True
     try:

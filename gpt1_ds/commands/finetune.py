@@ -40,6 +40,7 @@ def _run(options: argparse.Namespace) -> int:
     config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
     start.check()
+    shared.say_unread(options, config)
     if options.dry_run:
         print(*_plan(start), sep="\n")
         return 0

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from gpt1_ds.common.errors import UserError
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -191,7 +195,7 @@ CKPT = "a checkpoint folder, or a run folder: its best where it keeps one, else 
 def checkpoint(parser: argparse.ArgumentParser) -> None:
     """Adds what every command takes that reads a checkpoint, before its other words."""
     parser.add_argument("first", nargs="?", metavar="CKPT", help=CKPT)
-    parser.add_argument("--checkpoint", metavar="CKPT", help="the same, in any place (default: the first word)")
+    parser.add_argument("--checkpoint", metavar="CKPT", help="another way to name CKPT (default: the first word)")
 
 
 def configuration(parser: argparse.ArgumentParser) -> None:
@@ -210,7 +214,8 @@ def ranks(parser: argparse.ArgumentParser) -> None:
 def pooling(parser: argparse.ArgumentParser) -> None:
     """Adds what every command takes that makes vectors of sentences."""
     states = (
-        "of the last states mean, max or cls, or of the token rows alone words (default: the checkpoint's, or mean)"
+        "what a text's vector is: mean or max of the last states, that of the first token (cls), or the mean of the "
+        "token embeddings alone (words) (default: the checkpoint's own, or mean)"
     )
     parser.add_argument("--pooling", choices=("mean", "cls", "max", "words"), help=states)
 
@@ -219,13 +224,24 @@ def training(parser: argparse.ArgumentParser) -> None:
     """Adds what the commands take that train one model."""
     configuration(parser)
     ranks(parser)
-    lost = "times that the ranks of --nproc begin again after one was lost, if a step was saved since (default: 0)"
+    lost = "start the ranks of --nproc again, up to N times, when one was lost and a step was saved since (default: 0)"
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help=lost)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan and exit")
-    values = "a run for each value; given several times, for each combination (default: one run)"
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the size of the run and exit")
+    values = "make a run for each value; of several --sweep, for each combination of values (default: one run)"
     parser.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=values)
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs of a sweep at a time (default: 1)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many runs of a sweep run at a time (default: 1)")
+
+
+def say_unread(options: argparse.Namespace, *configs: Config) -> None:
+    """Says which keys on the command line no training run of `configs` reads. Rank 0 does, once for all."""
+    from gpt1_ds.common.log import say
+    from gpt1_ds.config.unread import unread
+
+    first, *others = (unread(config, options.overrides) for config in configs)
+    for key, line in first.items() if os.environ.get("RANK", "0") == "0" else ():
+        if all(key in other for other in others):
+            say(line)
 
 
 def study(parser: argparse.ArgumentParser, example: str) -> None:
@@ -238,7 +254,7 @@ def study(parser: argparse.ArgumentParser, example: str) -> None:
 
 def jobs(parser: argparse.ArgumentParser) -> None:
     """Adds what the commands take that run a study."""
-    parser.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: the study's)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many cells run at a time (default: the study's)")
 
 
 def unwrap(parser: argparse.ArgumentParser) -> None:

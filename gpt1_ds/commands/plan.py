@@ -6,7 +6,8 @@ import argparse
 import json
 import math
 import os
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     shared.configuration(parser)
     world = "ranks to plan for (default: tensor x pipeline; with --search, those of one node)"
     parser.add_argument("--world", type=int, metavar="N", help=world)
-    parser.add_argument("--memory", type=float, metavar="GIB", help="of one rank (default: the machine's)")
+    parser.add_argument(
+        "--memory", type=float, metavar="GIB", help="memory that one rank may use (default: the machine's)"
+    )
     parser.add_argument("--search", action="store_true", help="rank all legal layouts, and say why the others lose")
     best = "with --search: write the best layout there, for -c (default: nothing is written)"
     parser.add_argument("--out", metavar="FILE", help=best)
@@ -34,25 +37,39 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.config import load
-    from gpt1_ds.data.sources import found_data
     from gpt1_ds.plan import machine
     from gpt1_ds.plan.planning import Planning, usable_bytes
-    from gpt1_ds.training.configuration import trained_config
 
-    config = trained_config(load(options.config, options.overrides), options.config, options.overrides)
+    config, vocab_size, data_tokens = _planned(options.config, options.overrides)
     _check(options)
     if options.calibrate:
         _calibrate(options.machine)
         if not options.config and not options.overrides and not options.search and options.world is None:
             return 0
     found = machine.find_machine(options.machine, _device(config, options.world))
-    vocab_size, data_tokens = found_data(config)
     default = found.ranks_per_node if options.search else config.parallel.tensor * config.parallel.pipeline
     world = options.world or default
     limit = usable_bytes(options.memory, found, world)
     planning = Planning(config, world, vocab_size, data_tokens, found, limit)
     return planning.search(options.json, options.out) if options.search else planning.plan(options.json)
+
+
+def _planned(files: Sequence[str], overrides: Sequence[str]) -> tuple[Config, int | None, int | None]:
+    """Returns the configuration that `pretrain` or, with a task, `finetune` trains with, its vocabulary and the tokens
+    of its data, where they are known. The steps of fine-tuning are those of its examples. Raises UserError.
+    """
+    from gpt1_ds.config.load import names_task
+    from gpt1_ds.data.sources import found_data
+    from gpt1_ds.training.checks import Start
+    from gpt1_ds.training.configuration import finetune_config, pretrain_config
+
+    if not names_task(files, overrides):
+        config = pretrain_config(files, overrides)
+        return config, *found_data(config)
+    start = Start(finetune_config(files, overrides), world=1)
+    config, steps = start.resolved, start.steps
+    config = replace(config, train=replace(config.train, steps=steps, epochs=None))
+    return config, config.model.vocab_size, None
 
 
 def _device(config: Config, world: int | None) -> str:

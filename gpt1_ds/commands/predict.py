@@ -24,8 +24,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
     text = "one example: its text, its texts, or text and choices"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
-    parser.add_argument("--input", metavar="FILE", help="an example a line (default: standard input)")
-    parser.add_argument("--output", metavar="FILE", help="a line for each of them (default: standard output)")
+    parser.add_argument(
+        "--input", metavar="FILE", help="a file with one example on each line (default: standard input)"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="a file that gets a line for each example (default: standard output)"
+    )
     formats = (
         "text: the line is the text; tsv: text, text2, choices; jsonl: these as keys (default: what it looks like)"
     )

@@ -35,6 +35,7 @@ def _run(options: argparse.Namespace) -> int:
     config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
     start.check()
+    shared.say_unread(options, config)
     if options.dry_run:
         print(*describe(config, world, *found_data(config, quietly=True)), *start.first_acts(), sep="\n")
         return 0

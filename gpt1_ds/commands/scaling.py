@@ -37,9 +37,11 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
     given = "with --form repeated: A=..,B=..,E=..,alpha=..,beta=.. are taken as given; with R_D=..,R_N=.. also, nothing"
     given += " is fitted and the objective there is told (default: all is fitted)"
     parser.add_argument("--at", metavar="k=v,...", help=given)
-    draws = "of the bootstrap; 0: no intervals (default: %(default)s)"
+    draws = "how often the bootstrap draws; 0: no intervals (default: %(default)s)"
     parser.add_argument("--draws", type=int, default=1000, metavar="N", help=draws)
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the bootstrap (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="the seed of the bootstrap (default: %(default)s)"
+    )
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -97,7 +99,7 @@ def _predict_options(parser: argparse.ArgumentParser) -> None:
     params = "parameters, in the fit's convention, like 117M (default: open)"
     parser.add_argument("--params", metavar="N", help=params)
     parser.add_argument("--tokens", metavar="D", help="tokens trained on, like 2B (default: open)")
-    unique = "unique ones among them: is it worth another epoch? (default: all)"
+    unique = "how many of --tokens are unique: shows what another epoch is worth (default: all)"
     parser.add_argument("--unique", metavar="U", help=unique)
     flops = "compute, 6ND: the best N and D for it, or the D or N left open (default: 6ND of both)"
     parser.add_argument("--flops", metavar="C", help=flops)

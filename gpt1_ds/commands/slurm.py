@@ -38,7 +38,9 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print all files and the command, write nothing")
     after = "a job's number, or a run folder: begin when it has ended well; may be given several times (default: none)"
     parser.add_argument("--after", action="append", default=[], metavar="JOB", help=after)
-    parser.add_argument("--parsable", action="store_true", help="print the job's number alone, of a study the last")
+    parser.add_argument(
+        "--parsable", action="store_true", help="print only the job's number, of a study the last job's"
+    )
     parser.add_argument("--stage", type=int, default=1, help=argparse.SUPPRESS)  # 2: the models of a study were trained
 
 

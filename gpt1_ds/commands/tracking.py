@@ -21,7 +21,7 @@ def _sync(options: argparse.Namespace) -> int:
 def _workspace_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entity", required=True, help="W&B user or team")
     parser.add_argument("--project", default="gpt1-ds", help="W&B project, which has runs (default: %(default)s)")
-    parser.add_argument("--name", default="gpt1-ds", help="of the saved view (default: %(default)s)")
+    parser.add_argument("--name", default="gpt1-ds", help="name of the saved view (default: %(default)s)")
 
 
 def _workspace(options: argparse.Namespace) -> int:

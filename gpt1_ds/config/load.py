@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -260,6 +260,12 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
         if isinstance(values, Mapping) and isinstance(values.get(key), str):
             found = None if values[key].lower() in NULLS else values[key]
     return found
+
+
+def named_keys(overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yields each key that the words name, and its value, unchecked."""
+    for key, value in leaves_of(Config, _read_words(overrides, []).values):
+        yield ".".join(key), value
 
 
 def is_published(files: Sequence[str], overrides: Sequence[str], section: str, key: str) -> bool:

@@ -116,7 +116,7 @@ class TrainConfig:
     log_every: int = 10  # steps between lines in metrics.jsonl
     watch: Watched = "off"  # at logged steps: norms by kind of layer; all: more (guide pretraining)
     eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
-    eval_batches: int = 8  # held-out batches of global_batch sequences per evaluation; 0: all of the held-out data
+    eval_batches: int = 8  # batches of global_batch held-out sequences per evaluation, a fixed sample; 0: all of them
     evaluations: list[EvaluationConfig] = field(default_factory=list)  # probes and tasks asked while it trains
     profile: str | None = None  # START:STOP: a trace and a summary of steps START to STOP - 1 in <run>/profile/
 

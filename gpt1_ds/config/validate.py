@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from gpt1_ds.config import task
@@ -27,15 +28,23 @@ CHOICES = (
 INHERITED = (*SHAPE, *CHOICES)  # of the model whose weights are taken over
 
 
+_KEY = re.compile(r"[a-z_]+\.[a-z_0-9]+(?==)")  # which the line of a problem begins with
+
+
 def problems(config: Config) -> Iterator[str]:
     """One line per problem that holds for every number of ranks: the key, its value, the way out."""
     if not_finite := list(_not_finite(config)):  # what follows computes with them
         yield from not_finite
         return
-    for section in vars(config).values():
-        if hasattr(section, "problems"):
-            yield from section.problems()
-    yield from task.problems(config.probes)
+    sections = [section.problems() for section in vars(config).values() if hasattr(section, "problems")]
+    own = [*chain.from_iterable(sections), *task.problems(config.probes)]
+    yield from own
+    wrong = [f"{found[0]}=" for line in own if (found := _KEY.match(line))]
+    yield from (line for line in _combinations(config) if not any(key in line for key in wrong))
+
+
+def _combinations(config: Config) -> Iterator[str]:
+    """Yields what is wrong with keys that are right each by itself."""
     model, train, parallel = config.model, config.train, config.parallel
     if parallel.tensor > 0 and model.heads % parallel.tensor:
         yield (

@@ -115,7 +115,8 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
         other = facts["hashes"]["tokenizer"] != data.tokenizer_hash
         if other and not encode_alike(path / "tokenizer", data.tokenizer_folder):
             raise DataError(
-                f"{config.data.path[0].path}: was built with another tokenizer than {path} was trained with"
+                f"{config.data.path[0].path}: was built with another tokenizer than {path} was trained with; name its "
+                "text with data.path=FOLDER"
             )
         check_memory(path, facts, config.model)
     objective, *_ = draws = [

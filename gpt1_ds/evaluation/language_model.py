@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -216,5 +217,9 @@ def load(path: str | os.PathLike[str], device: str | None = None) -> LanguageMod
     """The model of CKPT: a checkpoint folder, or of a run folder its best or newest; on `device`, or on the GPU where
     there is one. Unpacks into (model, tokenizer). Raises CheckpointError.
     """
-    loaded = load_checkpoint(Path(path), device)
+    hook = sys.excepthook
+    try:
+        loaded = load_checkpoint(Path(path), device)
+    finally:
+        sys.excepthook = hook  # torch's own, of a process group, writes the rank before every line
     return LanguageModel(**{field.name: getattr(loaded, field.name) for field in fields(loaded)})

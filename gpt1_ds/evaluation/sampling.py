@@ -64,6 +64,8 @@ class Sampling:
     def _of_draws(self) -> Iterator[str]:
         if self.tokens is not None and self.tokens < 1:
             yield f"tokens={self.tokens} must be at least 1"
+        elif not 0 <= self.min_tokens <= (self.tokens or TOKENS):
+            yield f"min_tokens={self.min_tokens} must be 0 or more, and at most tokens={self.tokens or TOKENS}"
         if not 0 <= self.temperature < math.inf:
             yield f"temperature={self.temperature} must be 0 or more; 0 takes the likeliest token"
         if self.top_k < 0:
@@ -72,8 +74,6 @@ class Sampling:
             yield f"top_p={self.top_p} must be above 0 and at most 1; 1 keeps every token"
         if not 0 <= self.seed < 2**63:
             yield f"seed={self.seed} must be 0 or more, and below 2^63"
-        if not 0 <= self.min_tokens <= (self.tokens or TOKENS):
-            yield f"min_tokens={self.min_tokens} must be 0 or more, and at most tokens={self.tokens or TOKENS}"
         if not 0 < self.repetition_penalty < math.inf:
             yield f"repetition_penalty={self.repetition_penalty} must be above 0; 1 changes nothing"
 

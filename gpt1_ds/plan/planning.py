@@ -75,7 +75,8 @@ class Planning:
         if not as_json:
             print(f"the best, {best}:")
             self._print(best.config)
-            print("use it: " + " ".join(best.words()))
+            started = [f"--nproc {self.world}"] if self.machine.device == "cpu" else []
+            print("use it: " + " ".join([*best.words(), *started]))
             if self.machine.device == "cuda":
                 print("ask SLURM for it: " + " ".join(report.request_words(self.world, self.machine)))
         if out:

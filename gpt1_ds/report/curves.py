@@ -256,8 +256,9 @@ def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
 
 def about_loss(stories: Sequence[RunStory], marks: Sequence[Any]) -> Iterator[str]:
     """Sentences on what the chart of losses shows of these runs."""
-    if any(story.held_out for story in stories):
-        yield "Circles: of the first train.eval_batches of the held-out text."
+    if evaluated := [story for story in stories if story.held_out]:
+        is_part = any(story.config.train.eval_batches for story in evaluated)
+        yield f"Circles: of {'a fixed sample' if is_part else 'all'} of the held-out text (train.eval_batches)."
     if marks:
         yield "Dotted: what counting n-grams in the same training text predicts of all of the held-out text."
     if any(_has(story.train, "predicted") for story in stories):

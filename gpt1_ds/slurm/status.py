@@ -78,6 +78,7 @@ def verdict(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> tuple[bo
     ]
 
 
+NO_DETAILS = ("time", "event")
 EVENTS = 5  # of the run's latest that are shown
 
 
@@ -102,7 +103,7 @@ def describe(run_dir: RunDir) -> Iterator[str]:
             yield f"job {job} waits, or waited, for job {other}: {_state(other)}"
     events = list(read_jsonl(run_dir.events))[-EVENTS:]
     for event in events:
-        details = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("time", "event"))
+        details = " ".join(f"{key}={value}" for key, value in event.items() if key not in NO_DETAILS and value != "")
         yield f"{event['time']} {event['event']} {details}"
 
 

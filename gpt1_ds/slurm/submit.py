@@ -24,6 +24,7 @@ from gpt1_ds.slurm import status
 _JOB = re.compile(r"\d+(_\d+)?")
 
 
+NO_CONTROLLER = ("unable to contact slurm controller", "unable to establish", "connection refused", "timed out")
 MAILS = "END,FAIL"  # of the last job of a run
 
 
@@ -291,5 +292,11 @@ def call(command: list[str], variables: dict[str, str], error: type[ConfigError]
     environment = {**ours, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise error(f"{' '.join(done.stderr.split())}; see the keys slurm.*")
+        said = " ".join(done.stderr.split())
+        if any(words in said.lower() for words in NO_CONTROLLER):
+            raise error(
+                f"{said}: SLURM's controller does not answer; try `sinfo`, ask who runs the cluster, or look with "
+                "--dry-run"
+            )
+        raise error(f"{said}; see the keys slurm.*")
     return done.stdout

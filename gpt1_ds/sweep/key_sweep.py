@@ -13,6 +13,7 @@ from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
+from gpt1_ds.config.unread import unread
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
@@ -111,21 +112,27 @@ def make_key_sweep(
     if os.environ.get("WANDB_SWEEP_ID"):
         raise ConfigError("--sweep: an agent of a W&B sweep gives one run its values (WANDB_SWEEP_ID is set); keep one")
     lists = [_list(word) for word in words]
-    keys = [key for key, _ in lists]
+    keys, choices = [key for key, _ in lists], dict(lists)
     ConfigError.raise_all(f"--sweep: {key} is named twice; give all its values at once" for key in _twice(keys))
     settings = StudySettings(name="", jobs=1 if jobs is None else jobs, nproc=nproc or 1, keep_checkpoints=True)
     if settings.jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
     trials: list[KeyTrial] = []
     problems: dict[str, None] = {}
+    equal: dict[str, str] = {}  # what a key's first value says that does not tell a trial from another
     for chosen in product(*(values for _, values in lists)):
         values = tuple(zip(keys, chosen, strict=True))
         try:
             config = configure([f"{key}={value}" for key, value in values])
+            several = [f"{key}={value}" for key, value in values if len(choices[key]) > 1]
+            equal = {**unread(config, several), **equal}
             trials.append(KeyTrial(config=_placed(config, values), values=values))
         except UserError as error:
             problems |= dict.fromkeys(problem.removeprefix("command line: ") for problem in error.problems)
-    UserError.raise_all(f"--sweep: {problem}" for problem in problems)
+    way_out = "runs would be equal: leave this list out, or sweep it where it is read"
+    UserError.raise_all(
+        f"--sweep: {problem}" for problem in [*problems, *(f"{one}; {way_out}" for one in equal.values())]
+    )
     name = trials[0].config.run.name.rpartition("/")[0]
     twice = _twice([trial.config.run.name for trial in trials])
     ConfigError.raise_all(f"--sweep: two trials would lie in {place}; leave one of their values out" for place in twice)

@@ -31,7 +31,6 @@ from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
-STRIDE = 128  # tokens between two rows of a context
 QUESTION = 64  # tokens of a question
 LONGEST = 30  # tokens of an answer
 Int64s = NDArray[np.int64]

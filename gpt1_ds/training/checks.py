@@ -72,9 +72,12 @@ class Start:
         return start
 
     def first_acts(self) -> list[str]:
-        """What the run says before its first step, a line each: what it does with its folder, and of its rows."""
+        """What the run says before its first step, a line each: what it does with its folder, and of its rows and its
+        warm-up.
+        """
         note = None if self.data is None else row_note(self.config, self.data)
-        return [line for line in (str(self.claim), note) if line]
+        warmup = schedule.warmup_note(self.config.schedule, self.steps or 0)
+        return [line for line in (str(self.claim), note, warmup) if line]
 
     @cached_property
     def data(self) -> Data | None:

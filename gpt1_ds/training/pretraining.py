@@ -36,6 +36,10 @@ class Pretraining(Workload):
         self.tokenizer, self.tokenizer_folder = data.tokenizer, data.tokenizer_folder
         self.tokenizer_hash, self.data_hash = data.tokenizer_hash, data.data_hash
         self.shape = batch_shape(config, groups)
+        rows = data.held_out.rows if data.held_out else 0
+        measured = config.train.eval_batches * config.train.global_batch
+        if 0 < measured < rows:
+            self.held_out_part = f"{measured} of {rows} rows"
         self.batch_sizes, self.row_tokens = config.batch_sizes, config.row.fed
         self.steps = schedule.total_steps(config.train, config.data, config.row, data.training.tokens_per_epoch)
         self.objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)

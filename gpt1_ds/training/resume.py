@@ -69,6 +69,9 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]], grows: bool = False)
     `grows` its context may be longer than before.
     """
     wrong = forbidden(changed, grows)
+    way_out = "set it back, choose another run.name, or begin anew with checkpoint.resume=never"
+    if not any(key.startswith(("model.", "objective.", "data.", "task.")) for key in wrong):  # its state is of use
+        way_out = f"to continue with it in a new folder: run.name=NEW checkpoint.resume={folder}; or {way_out}"
     if len(wrong) > FEW:  # not the same run with a slip, but another one
         shown = ", ".join(list(wrong)[:FEW])
         raise ConfigError(
@@ -76,8 +79,7 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]], grows: bool = False)
             "another run.name, or begin anew with checkpoint.resume=never"
         )
     ConfigError.raise_all(
-        f"{folder} belongs to another configuration: {key} was {old!r} and is now {new!r}; set it back, choose another "
-        "run.name, or begin anew with checkpoint.resume=never"
+        f"{folder} belongs to another configuration: {key} was {old!r} and is now {new!r}; {way_out}"
         for key, (old, new) in wrong.items()
     )
 

@@ -36,6 +36,7 @@ from gpt1_ds.training.mirror import Mirror
 from gpt1_ds.training.restorer import Restorer
 from gpt1_ds.training.run_folder import locked_run_dir
 from gpt1_ds.training.saver import Evaluator, Saver
+from gpt1_ds.training.schedule import warmup_note
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import DONE, HANDOVER, USER, Outcome, TrainingState
 from gpt1_ds.training.step_log import StepLog
@@ -149,7 +150,8 @@ def _build(
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
         log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
-        notes = (products.note(config.train.precision, engine.device), _lack_of_space(run_dir, config))
+        warmup = warmup_note(config.schedule, workload.steps)
+        notes = (warmup, products.note(config.train.precision, engine.device), _lack_of_space(run_dir, config))
         for note in (*filter(None, notes), *steps.watch.omissions()):
             log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)

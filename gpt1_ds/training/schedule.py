@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.text import amount
 from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.config.objective import RowLengths
 from gpt1_ds.config.sections import DataConfig, ScheduleConfig, TrainConfig
@@ -50,6 +51,16 @@ def warmup_position(schedule: ScheduleConfig, steps: int, sizes: BatchSizes = UN
         return sizes.position(min(schedule.warmup_steps, steps))
     fraction = DEFAULT_WARMUP_FRACTION if schedule.warmup_fraction is None else schedule.warmup_fraction
     return math.ceil(fraction * sizes.position(steps))
+
+
+def warmup_note(schedule: ScheduleConfig, steps: int) -> str | None:
+    """Returns what to say of a warm-up that is longer than the run, which is cut; None where it is not."""
+    if schedule.warmup_steps is None or schedule.warmup_steps <= steps or not steps:
+        return None
+    return (
+        f"schedule.warmup_steps={schedule.warmup_steps} is more than the {amount(steps, 'step')} of the run: the "
+        "learning rate rises until the end"
+    )
 
 
 def total_steps(train: TrainConfig, data: DataConfig, row: RowLengths, tokens_per_epoch: int) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
@@ -141,8 +142,9 @@ class SpikePolicy:
         ranks = [rank for rank, bad in enumerate(self.engine.groups.gather(bool(self._bad_micro_batches()))) if bad]
         where = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
         again = f" ({self._in_a_row} steps in a row)" if self._in_a_row > 1 else ""
+        saved = "the last checkpoint is intact" if steps_in(self.run_dir.checkpoints) else "nothing was saved yet"
         return (
-            f"step {step}{where}: {problem}{again}; the last checkpoint is intact. {self.run_dir.events} names the "
+            f"step {step}{where}: {problem}{again}; {saved}. {self.run_dir.events} names the "
             "documents of the batch; look at them, lower optimizer.lr, or set guard.on_spike=skip or rollback"
         )
 

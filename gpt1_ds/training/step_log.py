@@ -17,7 +17,7 @@ from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.engine.session import Heap
 from gpt1_ds.engine.watch import Watch
-from gpt1_ds.tracking.record import MetricsFile, TrainRecord
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import Sink
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.state import TrainingState
@@ -101,7 +101,7 @@ class StepLog:
         self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
         self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
         self._show: log.Show = log.show_nothing
-        self._bar = contextlib.ExitStack()
+        self._bar, self._part = contextlib.ExitStack(), workload.held_out_part
         self.first_step: Callable[[int], None] = log.show_nothing  # hears of steps until it has noted its first
 
     def begin(self, step: int) -> None:
@@ -151,7 +151,8 @@ class StepLog:
         if self.groups.rank == 0:
             for record in records:
                 self._add(record)
-                log.say(f"step {record.step}: {record}")
+                part = f"  ({self._part})" if self._part and isinstance(record, EvalRecord) else ""
+                log.say(f"step {record.step}: {record}{part}")
 
     def rewind(self, state: TrainingState) -> None:
         """Drop the lines of steps that will be repeated."""

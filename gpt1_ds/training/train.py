@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,10 +129,13 @@ def _ended(run_dir: RunDir, reason: str, step: int) -> Ended:
 
 @contextlib.contextmanager
 def _as_before() -> Iterator[None]:
-    """A run's signal handlers and access rights of new files are not those of the process that called."""
-    handlers, rights = stop_signals.current(), os.umask(0o077)
+    """A run's signal handlers and access rights of new files are not those of the process that called, and neither is
+    the hook for errors that nobody catches: torch sets its own, which writes the rank before every line.
+    """
+    handlers, rights, hook = stop_signals.current(), os.umask(0o077), sys.excepthook
     try:
         yield
     finally:
         os.umask(rights)
+        sys.excepthook = hook
         stop_signals.restore(handlers)

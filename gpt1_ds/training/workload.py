@@ -23,6 +23,7 @@ class Workload(ABC):
     """Every rank has its own and calls it alike. `config` names the vocabulary size."""
 
     measure = ""  # of pre-training: what `score` is a value of
+    held_out_part = ""  # of pre-training: what lines say of a held-out loss that is not of all rows
 
     config: Config
     tokenizer: Tokenizer

@@ -45,6 +45,12 @@ def test_a_plan_as_json(gpt1: Gpt1) -> None:
     assert plan["cost"]["step"] > 0
 
 
+def test_the_best_layout_of_cpus_is_told_with_its_ranks(gpt1: Gpt1) -> None:
+    found = gpt1("plan", "--search", "--world", "2", "--machine", "cpu", "train.steps=10").out.splitlines()
+    (line,) = [line for line in found if line.startswith("use it: ")]
+    assert line.endswith(" --nproc 2")
+
+
 def test_a_search_as_json_runs_without_torch(program: Program, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('torch', 'deepspeed', 'megatron'):\n    sys.modules[name] = None\n"

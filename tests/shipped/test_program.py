@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 import gpt1_ds
 from gpt1_ds.cli import main
 from gpt1_ds.model import products
+from tests.helpers.foreign import make_checkpoint
 from tools.cluster import Result
 from tools.runs import TINY
 
@@ -92,7 +94,28 @@ def test_evaluate_is_the_same_on_one_and_two_ranks(run_folder: Path, gpt1: Progr
     assert max(found) - min(found) < 1e-5
     logged = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     assert logged[-1]["kind"] == "eval"
+    (line,) = [line for line in (run_folder / "logs" / "rank-0.log").read_text().splitlines() if "held-out" in line]
+    assert re.search(r"step 12: held-out loss \d.*  \(8 of \d+ rows\)$", line), "a sample, and evaluate reads all"
     assert logged[-1]["bits_per_byte"] == pytest.approx(logged[-1]["loss"] / 0.6931 / 2.6, rel=0.5)
+
+
+def test_evaluate_says_what_it_does_not_read(run_folder: Path, gpt1: Program) -> None:
+    done = gpt1(
+        "evaluate", str(run_folder), "--out", "e.json", "train.eval_batches=1", "optimizer.lr=1", "model.layers=2"
+    )
+    assert done.code == 0
+    assert "train.eval_batches=1 changes nothing: evaluate reads all of the held-out text\n" in done.err
+    assert "optimizer.lr=1 changes nothing: evaluate does not train\n" in done.err
+    assert done.err.count("changes nothing") == 2
+
+
+def test_evaluate_builds_no_text_for_a_checkpoint_without(tiny_data: Path, gpt1: Program) -> None:
+    imported = make_checkpoint(Path("imported"), tiny_data.parent / "tokenizer")
+    done = gpt1("evaluate", str(imported))
+    assert done.code == 2
+    assert done.err.endswith("names no text of its own that is here; name its text with data.path=FOLDER\n")
+    assert not Path("data").exists()
+    assert gpt1("evaluate", str(imported), f"data.path={tiny_data}").code == 0
 
 
 def test_sampling_is_repeatable_and_greedy_equals_the_whole_forward_pass(run_folder: Path, gpt1: Program) -> None:
@@ -127,6 +150,8 @@ def test_sampling_is_repeatable_and_greedy_equals_the_whole_forward_pass(run_fol
 def test_inspect_verify_and_report(run_folder: Path, gpt1: Program) -> None:
     assert "step 12" in gpt1("checkpoint", "inspect", str(run_folder)).out
     assert "as written" in gpt1("checkpoint", "verify", str(run_folder)).out
+    done = gpt1("report", str(run_folder), str(run_folder))
+    assert (done.code, done.err) == (2, "gpt1-ds: 2 runs: the folder of one has the page of that run; add --out DIR\n")
     assert gpt1("report", str(run_folder)).out == f"{run_folder}/report.html\n"
     page = (run_folder / "report.html").read_text()
     assert page.count("<svg") == 4
@@ -192,3 +217,14 @@ def test_an_interrupt_while_it_is_imported_is_one_line() -> None:
     command = [sys.executable, "-c", f"{early}{code}sys.exit(program.main())"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "gpt1-ds: interrupted\n")
+
+
+def test_a_split_that_holds_out_far_less_than_asked_is_said(tiny_data: Path, tmp_path: Path, gpt1: Program) -> None:
+    for name, words in {"a": 4000, "b": 20}.items():
+        (tmp_path / f"{name}.txt").write_text("a list of names is returned " * words)
+    files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    build = ["data", "build", "--tokenizer", str(tiny_data.parent / "tokenizer"), "--workers", "1"]
+    done = gpt1(*build, "--input", *files, "--out", "d", "--validation", "0.5")
+    assert done.code == 0
+    assert "--validation=0.5 holds out whole documents, which have 0." in done.err
+    assert "holds out whole" not in gpt1(*build, "--input", files[0], "--out", "e", "--validation", "0.05").err

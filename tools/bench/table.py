@@ -50,17 +50,21 @@ def markdown(machine: dict[str, Any], rows: list[Row]) -> str:
 
 
 def brief(machine: dict[str, Any], rows: list[Row], judged: bool = False) -> str:
-    """Where, with what, and the ratios (or those with a target alone): median (least to most of the rounds)."""
+    """Where, with what, and the ratios: median (least to most of the rounds), and the target. Those that have a target
+    alone, as measured, for the guide where `judged`.
+    """
     where = machine["device"] or f"{machine['processor']}, {machine['cores']} cores, {machine['matrix_units']}"
     packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "deepspeed", "megatron-core", "transformers"))
     quick = ["tiny sizes: these figures say nothing about speed", ""] * machine["quick"]
-    lines = [f"{where}; {packages}; {machine['date']}", "", *quick, "| row | | ratio | target |", "|---|---|---|---|"]
+    lines = [f"{where}; {packages}; {machine['date']}", "", *quick]
+    lines += ["| row | | ratio |", "|---|---|---|"] if judged else ["| row | | ratio | target |", "|---|---|---|---|"]
     for row in rows:
         title = f"{row.number} {row.title}"
         for one in row.ratios:
             if judged and one.target is None:
                 continue
-            lines.append(f"| {title} | {one.name} | {spread(one.values)} | {_target(one)} |")
+            target = "" if judged else f" {_target(one)} |"
+            lines.append(f"| {title} | {one.name} | {spread(one.values)} |{target}")
             title = ""
     return "\n".join(lines) + "\n"
 

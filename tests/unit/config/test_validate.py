@@ -127,6 +127,14 @@ def test_refused_with_the_way_out(words: list[str], message: str) -> None:
         load([], words)
 
 
+@pytest.mark.parametrize("word", ["model.layers=0", "train.global_batch=-8", "parallel.tensor=0", "parallel.zero=-1"])
+def test_one_mistake_is_one_line(word: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        load([], [word])
+    (line,) = told.value.problems
+    assert line.startswith(f"{word} ")
+
+
 def test_the_world_must_fit() -> None:
     assert list(world_problems(load([], ["parallel.tensor=2"]), 3)) == [
         "parallel.tensor=2 x parallel.pipeline=1 = 2 ranks do not divide the world of 3; use 2 ranks"

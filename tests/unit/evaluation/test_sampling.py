@@ -22,3 +22,9 @@ def test_refused(key: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=f"^{key}={value} must") as told:
         Sampling(**{key: value})
     assert str(told.value.of_options()).startswith(f"--{key.replace('_', '-')}={value} must")
+
+
+def test_one_mistake_is_one_line() -> None:
+    with pytest.raises(ArgumentError) as told:
+        Sampling(tokens=-1)
+    assert told.value.problems == ("tokens=-1 must be at least 1",)

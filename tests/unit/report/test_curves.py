@@ -168,7 +168,7 @@ def test_the_caption_of_losses_names_what_is_drawn_and_nothing_else(run: Path) -
     story = replace(read(run), held_out=[], baselines=[])
     assert caption(story) == "Loss of each logged training batch (with dropout, if there is any)."
     evaluated = replace(story, held_out=[{"step": 100, "tokens": 100, "loss": 4.0}])
-    assert "Circles: of the first train.eval_batches" in caption(evaluated)
+    assert "Circles: of a fixed sample of the held-out text (train.eval_batches)" in caption(evaluated)
     assert "Dotted" not in caption(evaluated)
     assert "Dotted" in caption(replace(story, baselines=[{"order": 1, "loss": 5.0, "bits_per_byte": 1.0}]))
     masked = replace(story, train=[{**line, "predicted": 9} for line in story.train])

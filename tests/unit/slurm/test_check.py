@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,20 @@ def test_ranks_of_this_machine(driver: str, ranks: str | None, tmp_path: Path) -
     command = ["bash", str(shipped("launch") / "local.sh"), "pretrain", "train.steps=1"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, f"pretrain train.steps=1 --nproc {ranks or 3}"), done.stderr
+
+
+def test_the_programs_own_environment_need_not_be_active(tmp_path: Path) -> None:
+    """`bash launch/local.sh` in a clone whose .venv tools/setup.sh made, as launch/README.md has it."""
+    (tmp_path / "launch").mkdir()
+    shutil.copy(shipped("launch") / "local.sh", tmp_path / "launch")
+    own = tmp_path / ".venv" / "bin" / "gpt1-ds"
+    own.parent.mkdir(parents=True)
+    own.write_text('#!/usr/bin/env bash\necho "$@"\n')
+    own.chmod(0o755)
+    environment = {**os.environ, "PATH": "/usr/bin:/bin", "NPROC": "2"}
+    command = ["bash", "launch/local.sh", "plan"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "plan --nproc 2"), done.stderr
 
 
 def test_ranks_of_a_large_job_meet_at_its_first_host(tmp_path: Path) -> None:

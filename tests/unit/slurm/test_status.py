@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.slurm.status import describe, jobs, note_submission
-from gpt1_ds.slurm.submit import next_place
+from gpt1_ds.slurm.submit import call, next_place
 
 
 @pytest.fixture
@@ -29,6 +30,20 @@ def test_torn_files_are_no_traceback(torn: str, run_dir: RunDir) -> None:
     assert job.startswith("job 7: ")
     run_dir.outcome("7").write_text('{"code": 0, "reason": "done", "step": 3}')
     assert list(describe(run_dir))[1].endswith("; the run says done (0) at step 3")
+
+
+def test_an_event_of_no_job_names_none(run_dir: RunDir) -> None:
+    run_dir.add_event("started", step=0, job="")
+    assert list(describe(run_dir))[-1].endswith(" started step=0")
+
+
+def test_a_controller_that_does_not_answer_is_no_fault_of_a_key(tmp_path: Path) -> None:
+    command = tmp_path / "sbatch"
+    command.write_text("#!/bin/sh\necho 'error: Unable to contact slurm controller' >&2\nexit 1\n")
+    command.chmod(0o755)
+    with pytest.raises(LaunchError, match="SLURM's controller does not answer; try `sinfo`") as told:
+        call([str(command)], {}, LaunchError)
+    assert "slurm.*" not in str(told.value)
 
 
 def test_jobs_in_their_order(run_dir: RunDir) -> None:

@@ -252,6 +252,12 @@ def test_a_dry_run_of_fine_tuning_knows_its_length(world: dict[str, Path], capfd
     assert "batch: 4 sequences = 128 tokens per step at most; 18 steps\n" in capfd.readouterr().out
 
 
+def test_a_warm_up_that_is_cut_is_said_first(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*SHORT, f"data.path={world['data']}", "schedule.warmup_steps=100"]
+    assert main(["pretrain", *words, "--dry-run"]) == 0
+    assert "schedule.warmup_steps=100 is more than the 4 steps of the run" in capfd.readouterr().out
+
+
 def test_what_a_run_takes_the_dry_run_takes(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     """Weights of a checkpoint give the model its shape; a folder of the same run continues."""
     words = [f"data.path={world['data']}", f"checkpoint.init_from={world['source']}"]

@@ -1,8 +1,14 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.training import resume
+from gpt1_ds.training.checks import Start
+from tools.runs import TINY, configuration, pretrain
 
 
 def test_a_context_may_grow_where_that_is_asked_for() -> None:
@@ -58,6 +64,22 @@ def test_what_may_change_and_what_not() -> None:
     (line,) = caught.value.problems
     assert line.startswith("runs/x belongs to another configuration: 6 keys have other values (data.path, ")
     assert line.endswith("; choose another run.name, or begin anew with checkpoint.resume=never")
+
+
+def test_another_rate_is_continued_in_a_new_folder(tiny_data: Path, in_folder: Path) -> None:
+    """The way out that the line names works as it stands there."""
+    words = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
+    assert pretrain(words, 1) == 0
+    words = [*words, "train.steps=7", "optimizer.lr=1e-4"]
+    with pytest.raises(ConfigError, match=r"optimizer.lr was 0.001 and is now 0.0001; ") as caught:
+        Start(configuration(words), 1).check()
+    found = re.findall(r"in a new folder: (run\.name=\S+) (checkpoint\.resume=\S+); or set it back", str(caught.value))
+    assert pretrain([*words, *found[0]], 1) == 0
+    steps = [line["step"] for line in read_jsonl(Path("runs/NEW/metrics.jsonl")) if line["kind"] == "train"]
+    assert steps == [6, 7]
+    with pytest.raises(ConfigError) as caught:
+        resume.check("runs/x", resume.changes(load([], []), load([], ["model.layers=3", "optimizer.lr=1"])))
+    assert "checkpoint.resume=runs/x" not in str(caught.value), "another model has no use for that state"
 
 
 def test_another_length_is_said_with_what_follows() -> None:

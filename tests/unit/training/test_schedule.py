@@ -6,7 +6,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.objective import RowLengths
 from gpt1_ds.config.sections import DataConfig, ScheduleConfig, TrainConfig
-from gpt1_ds.training.schedule import learning_rate, total_steps
+from gpt1_ds.training.schedule import learning_rate, total_steps, warmup_note
 
 ROW = RowLengths(text=8, stacks=(8,), predicted=8)
 
@@ -50,6 +50,15 @@ def test_the_last_update_is_not_at_rate_0(kind: str, steps: int) -> None:
     assert all(a >= b > 0 for a, b in pairwise([1.0, *found]))
     schedule = ScheduleConfig(kind=kind, warmup_steps=0)  # type: ignore[arg-type]
     assert learning_rate(schedule, 1.0, steps + 1, steps) == 0.0
+
+
+def test_a_warm_up_that_is_cut_is_said() -> None:
+    note = warmup_note(ScheduleConfig(warmup_steps=100), 40)
+    assert (
+        note == "schedule.warmup_steps=100 is more than the 40 steps of the run: the learning rate rises until the end"
+    )
+    assert warmup_note(ScheduleConfig(warmup_steps=40), 40) is None
+    assert warmup_note(ScheduleConfig(), 40) is None
 
 
 def test_length_in_steps_tokens_and_epochs() -> None:

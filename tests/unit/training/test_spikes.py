@@ -1,12 +1,14 @@
 """What is taken for a spike, and what is left alone."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
 from gpt1_ds.config.sections import GuardConfig
 from gpt1_ds.training.spike_policy import NORM_NOT_FINITE, SpikePolicy, Window, divergence, extended, spike
@@ -82,3 +84,13 @@ def test_ranks_answer_for_the_first_reason_that_any_of_them_has(here: str | None
     nothing: Any = None
     policy = SpikePolicy(load([], ["train.precision=fp16"]), engine, nothing, nothing, nothing)
     assert not policy.answer(3, here), "the step is skipped"
+
+
+@pytest.mark.parametrize(("saved", "says"), [(True, "the last checkpoint is intact"), (False, "nothing was saved yet")])
+def test_what_is_left_is_said(saved: bool, says: str, tmp_path: Path) -> None:
+    run_dir, nothing = RunDir(tmp_path), None  # type: RunDir, Any
+    if saved:
+        run_dir.checkpoint(5).mkdir(parents=True)
+    engine: Any = SimpleNamespace(groups=SimpleNamespace(gather=lambda mine: [mine]), micro_losses=[])
+    policy = SpikePolicy(load([], []), engine, run_dir, nothing, nothing)
+    assert f"; {says}. " in policy._explanation(7, "the loss is not finite")

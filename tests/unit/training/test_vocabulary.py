@@ -69,3 +69,33 @@ def test_what_is_published(in_folder: Path) -> None:
     assert is_published(["model/gpt1", "mine.yaml"], ["model.width=32"], *key)
     assert not is_published(["model/gpt1"], ["model.vocab_size=null"], *key)
     assert not is_published(["mine.yaml"], [], *key)
+
+
+def test_a_plan_is_of_the_model_that_a_checkpoint_gives(
+    tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ModelConfig(layers=3, width=32, heads=2, context=48)
+    begins = f"checkpoint.init_from={make_checkpoint(Path('source'), tiny_data.parent / 'tokenizer', model)}"
+    task = [*finetuning.TRAINING, *small_tasks.make_task(Path("task"), "single", train=16, dev=4), "train.epochs=2"]
+    said = []
+    for command in (["plan"], ["finetune", "--dry-run"]):
+        assert main([*command, *task, begins]) == 0
+        said.append([line for line in capsys.readouterr().out.splitlines() if line.startswith(("model:", "batch:"))])
+    assert said[0][0] == said[1][0]
+    assert "3 layers x width 32" in said[0][0]
+    assert "; 4 steps" in said[0][1]
+    assert main(["plan", begins, f"data.path={tiny_data}", "train.steps=4"]) == 0
+    assert "model: 3 layers x width 32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [(["task.path=nowhere"], "checkpoint.init_from is empty"), (["checkpoint.init_from=nowhere"], "nowhere: ")],
+)
+def test_a_plan_of_a_task_needs_what_its_run_needs(
+    words: list[str], why: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "-c", "finetune/cola", *words]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1

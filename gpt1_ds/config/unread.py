@@ -1,0 +1,111 @@
+"""Keys that a run takes and never reads: those of a part that it does not have. A preset may name them for the runs
+that have it; where a person names one on the command line, something else was wanted, and the run says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpt1_ds.config.load import named_keys
+from gpt1_ds.config.sections import Config
+
+ABOVE_0 = "above 0"
+
+
+@dataclass(frozen=True)
+class ReadWhere:
+    """`keys`, or sections of them, which are read where the key `decides` has one of `values`."""
+
+    decides: str
+    values: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    def why_unread(self, config: Config) -> str | None:
+        """Returns why a run does not read the keys; None where it does, and where it has no such section."""
+        section, _, key = self.decides.partition(".")
+        here = getattr(getattr(config, section), key, None)
+        if here is None or str(here) in self.values or (ABOVE_0 in self.values and here > 0):
+            return None
+        wanted = self.decides + (f" {ABOVE_0}" if ABOVE_0 in self.values else f"={' or '.join(self.values)}")
+        return f"it is read with {wanted}, this run has {self.decides}={here}"
+
+
+PARTS = (
+    ReadWhere("model.kind", ("lstm",), ("model.units",)),
+    ReadWhere(
+        "model.kind",
+        ("gpt", "encoder_decoder"),
+        ("model.heads", "model.head_width", "model.ffn", "model.attention_dropout", "model.ffn_dropout"),
+    ),
+    ReadWhere(
+        "objective.kind",
+        ("masked",),
+        ("objective.probability", "objective.replace", "objective.random", "objective.whole_words"),
+    ),
+    ReadWhere(
+        "objective.kind",
+        ("spans",),
+        ("objective.density", "objective.mean_length", "objective.sentinels", "objective.predict"),
+    ),
+    ReadWhere("data.text", ("windows", "full_sentences"), ("data.documents",)),
+    ReadWhere("optimizer.name", ("muon",), ("optimizer.momentum",)),
+    ReadWhere("optimizer.name", ("adafactor",), ("optimizer.parameter_scale",)),
+    ReadWhere("optimizer.name", ("adamw", "adam2018", "muon", "lamb"), ("optimizer.betas", "optimizer.eps")),
+    ReadWhere("schedule.kind", ("wsd",), ("schedule.decay_fraction",)),
+    ReadWhere("schedule.kind", ("cosine", "linear", "wsd", "rsqrt"), ("schedule.final_fraction",)),
+    ReadWhere("guard.z", (ABOVE_0,), ("guard.window",)),
+    ReadWhere("tracking.wandb", ("offline", "online"), ("tracking.entity", "tracking.tags", "tracking.artifacts")),
+    ReadWhere("task.kind", ("sentences",), ("task.pooling", "task.loss", "task.margin", "task.group")),
+    ReadWhere("task.loss", ("triplet",), ("task.margin",)),
+    ReadWhere("task.loss", ("ranking",), ("task.group",)),
+    ReadWhere("task.name", ("mixture",), ("task.mixture_limit", "task.mixture_temperature")),
+    ReadWhere("task.form", ("text",), ("task.target_length", "task.decoded_examples", "task.decoding")),
+    ReadWhere("task.form", ("head", "text"), ("optimizer", "schedule", "train.steps", "train.epochs")),
+)
+PRETRAINING = ("objective", "data", "train.eval_every", "train.eval_batches")
+EVALUATING = ("probes",)
+TRAINING = (  # what the command evaluate does without
+    *("optimizer", "schedule", "train.steps", "train.tokens", "train.epochs", "train.log_every", "train.watch"),
+    *("train.eval_every", "train.evaluations", "train.profile", "train.label_smoothing"),
+)
+
+
+def unread(config: Config, overrides: Sequence[str]) -> dict[str, str]:
+    """Returns of the keys that these words name those which the training run `config` does not read: "KEY=VALUE changes
+    nothing: WHY", by the key.
+    """
+    found = {}
+    for key, value in named_keys(overrides):
+        if (why := next(_reasons(config, key), None)) is not None:
+            found[key] = f"{_word(key, value, overrides)} changes nothing: {why}"
+    return found
+
+
+def unread_by_evaluate(overrides: Sequence[str]) -> Iterator[str]:
+    """Yields the same of the command evaluate."""
+    for key, value in named_keys(overrides):
+        if key == "train.eval_batches":
+            yield f"{key}={value} changes nothing: evaluate reads all of the held-out text"
+        elif _is_one_of(key, TRAINING):
+            yield f"{_word(key, value, overrides)} changes nothing: evaluate does not train"
+
+
+def _word(key: str, value: Any, overrides: Sequence[str]) -> str:
+    """Returns the key and its value as they were written."""
+    return f"{next((word for word in reversed(overrides) if word.startswith(f'{key}=')), f'{key}={value}'):.80}"
+
+
+def _reasons(config: Config, key: str) -> Iterator[str]:
+    if _is_one_of(key, EVALUATING):
+        yield "only the command evaluate asks probes; train.evaluations asks them while a model is pre-trained"
+    if config.task is not None and _is_one_of(key, PRETRAINING):
+        yield "it is for pre-training; fine-tuning reads the section task, and scores its dev split after every epoch"
+    for part in PARTS:
+        if _is_one_of(key, part.keys) and (why := part.why_unread(config)) is not None:
+            yield why
+
+
+def _is_one_of(key: str, names: Sequence[str]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)

@@ -1,0 +1,106 @@
+"""Keys on a command line that nothing reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.cli import main
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.config import Config, load
+from gpt1_ds.config.unread import EVALUATING, PARTS, PRETRAINING, unread
+from gpt1_ds.config.values import keys_of
+from gpt1_ds.sweep.key_sweep import make_key_sweep
+from tests.helpers import finetuning
+from tests.helpers.foreign import make_checkpoint
+from tools import small_tasks
+
+NOTHING = [  # (words, the key that nothing reads, the key that decides)
+    (["objective.probability=0.3"], "objective.probability=0.3", "objective.kind=masked"),
+    (["objective.sentinels=50"], "objective.sentinels=50", "objective.kind=spans"),
+    (["model.units=64"], "model.units=64", "model.kind=lstm"),
+    (["model.kind=lstm", "model.layers=1", "model.ffn=64"], "model.ffn=64", "this run has model.kind=lstm"),
+    (["data.text=document_sentences", "data.documents=masked"], "data.documents=masked", "data.text=windows"),
+    (["optimizer.momentum=0.9"], "optimizer.momentum=0.9", "optimizer.name=muon"),
+    (["optimizer.parameter_scale=false"], "optimizer.parameter_scale=false", "optimizer.name=adafactor"),
+    (["optimizer.name=adafactor", "optimizer.betas=[0.8,0.9]"], "optimizer.betas=[0.8,0.9]", "optimizer.name=adamw"),
+    (["schedule.decay_fraction=0.3"], "schedule.decay_fraction=0.3", "schedule.kind=wsd"),
+    (["schedule.kind=constant", "schedule.final_fraction=0.1"], "schedule.final_fraction=0.1", "schedule.kind=cosine"),
+    (["guard.window=64"], "guard.window=64", "guard.z above 0, this run has guard.z=0.0"),
+    (["tracking.tags=[a]"], "tracking.tags=[a]", "tracking.wandb=offline or online"),
+    (["probes=[{name: sst2, path: x}]"], "probes=", "evaluate"),
+]
+READ = [
+    ["model.mask=bidirectional", "objective.kind=masked", "objective.probability=0.3"],
+    ["optimizer.name=muon", "optimizer.momentum=0.9", "optimizer.betas=[0.8,0.9]"],
+    ["schedule.kind=wsd", "schedule.decay_fraction=0.3", "schedule.final_fraction=0.1"],
+    ["guard.z=6", "guard.window=64", "tracking.wandb=offline", "tracking.tags=[a]", "data.documents=masked"],
+    ["model.heads=2", "model.ffn=64", "train.eval_batches=2", "data.path=data/books", "optimizer.lr=1e-4"],
+]
+TASK = ["task.name=table", "task.kind=classification", "task.path=x", "task.columns={text: a, label: b}"]
+
+
+@pytest.mark.parametrize(("words", "key", "why"), NOTHING, ids=[key for _, key, _ in NOTHING])
+def test_what_nothing_reads(words: list[str], key: str, why: str) -> None:
+    (line,) = unread(load([], words), words).values()
+    assert line.startswith(key)
+    assert " changes nothing: " in line
+    assert why in line
+
+
+@pytest.mark.parametrize("words", READ, ids=" ".join)
+def test_what_is_read(words: list[str]) -> None:
+    assert not unread(load([], words), words)
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (["objective.kind=spans", "data.path=y", "train.eval_batches=2"], 3),
+        (["task.margin=2", "task.pooling=max", "task.mixture_limit=3", "task.target_length=8"], 4),
+        (["task.decoding.beams=2", "task.form=text"], 0),
+        (["task.decoding={beams: 2, min_tokens: 1}"], 2),
+        (["task.form=frozen", "optimizer.lr=1", "schedule.kind=linear", "train.epochs=1"], 3),
+        (["train.epochs=1", "task.head_dropout=0.2", "optimizer.lr=1", "model.layers=3"], 0),
+    ],
+)
+def test_fine_tuning(words: list[str], keys: int) -> None:
+    assert len(unread(load([], [*TASK, *words]), words)) == keys
+
+
+def test_the_table_names_keys_that_are_there() -> None:
+    keys = keys_of(Config)
+    for name in (*PRETRAINING, *EVALUATING, *(key for part in PARTS for key in (part.decides, *part.keys))):
+        assert any(key == name or key.startswith(f"{name}.") for key in keys), name
+
+
+def test_a_run_says_it_of_the_command_line_alone(
+    tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (in_folder / "mine.yaml").write_text("optimizer: {momentum: 0.9}")
+    words = ["pretrain", "--dry-run", "-c", "mine.yaml", f"data.path={tiny_data}"]
+    assert main(words) == 0
+    assert "changes nothing" not in capsys.readouterr().err
+    assert main([*words, "optimizer.momentum=0.8"]) == 0
+    assert "optimizer.momentum=0.8 changes nothing: it is read with optimizer.name=muon" in capsys.readouterr().err
+    source = make_checkpoint(Path("source"), tiny_data.parent / "tokenizer")
+    task = small_tasks.make_task(Path("task"), "single", train=16, dev=4)
+    words = ["finetune", "--dry-run", *finetuning.TRAINING, *task, f"checkpoint.init_from={source}"]
+    assert main([*words, "data.path=elsewhere"]) == 0
+    assert "data.path=elsewhere changes nothing: it is for pre-training" in capsys.readouterr().err
+
+
+def test_a_sweep_refuses_it() -> None:
+    """Two of its runs would be equal; one value alone is no list."""
+
+    def make(*lists: str) -> None:
+        make_key_sweep(lists, lambda words: load([], words), None, None)
+
+    make("optimizer.momentum=0.9", "optimizer.lr=1e-3,1e-4")
+    make("optimizer.name=muon", "optimizer.momentum=0.8,0.9")
+    with pytest.raises(UserError, match=r"--sweep: optimizer.momentum=0.8 changes nothing: .*equal") as caught:
+        make("optimizer.momentum=0.8,0.9")
+    assert len(caught.value.problems) == 1
+    with pytest.raises(UserError, match=r"this run has optimizer.name=adamw"):
+        make("optimizer.name=adamw,muon", "optimizer.momentum=0.8,0.9")
