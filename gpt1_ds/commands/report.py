@@ -11,9 +11,7 @@ from gpt1_ds.common.errors import ConfigError
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or the folder of a fine-tuning study")
-    parser.add_argument(
-        "--out", metavar="DIR", help="where the page goes (default: the run's folder; several runs need it)"
-    )
+    parser.add_argument("--out", metavar="DIR", help="where the page goes (default: the first run's folder)")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -27,8 +25,6 @@ def _run(options: argparse.Namespace) -> int:
         write_study(studies[0])
         print(studies[0] / "study.html")
         return 0
-    if len(options.runs) > 1 and options.out is None:
-        raise ConfigError(f"{len(options.runs)} runs: the folder of one has the page of that run; add --out DIR")
     print(write_report([Path(run) for run in options.runs], Path(options.out) if options.out else None))
     return 0
 
