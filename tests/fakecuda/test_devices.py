@@ -52,6 +52,17 @@ def test_a_step_of_fine_tuning(engine: str) -> None:
     check(ranks.run(steps.finetuning_step, [*RECIPE, engine, "train.precision=bf16"], 1), 0)
 
 
+def test_a_step_after_a_model_was_loaded() -> None:
+    check(ranks.run(step_after_a_model, [*RECIPE, DENSE[1], "train.precision=bf16"]), 0)
+
+
+def step_after_a_model(overrides: list[str]) -> Step:
+    from gpt1_ds.engine.process_groups import connect_alone
+
+    connect_alone()
+    return steps.step(overrides, 1)
+
+
 @pytest.mark.parametrize("micro_batch", [8, 2])
 def test_a_step_after_its_graphs_have_proved_themselves(micro_batch: int) -> None:
     overrides = [*RECIPE, f"train.micro_batch={micro_batch}", DENSE[1], "train.precision=bf16"]
