@@ -38,13 +38,20 @@ def test_gradients_equal_the_reference(engine: str, rate: float) -> None:
         assert relative(name, found[name], want, HEADS) < 1e-4, name
 
 
-def test_a_profile_has_the_devices_time(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "train.profile=3:6"]
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_profile_has_the_devices_time(graphs: bool, tiny_data: Path, tmp_path: Path) -> None:
+    """Kernels of a graph have no operator, but a call that launched them."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}"]
+    words += ["train.steps=12", "train.profile=9:12"]  # graphs are made before
+    if graphs:
+        words += ["train.precision=bf16", "train.cuda_graphs=on"]
     assert runs.pretrain(words, 1) == 0
     summary = json.loads((runs.folder(words).profile / "summary.json").read_text())
     assert summary["device"] == torch.cuda.get_device_name()
-    for name in ("forward", "backward", "optimizer"):
+    for name in ("forward", "optimizer") if graphs else ("forward", "backward", "optimizer"):  # a graph is one pass
         assert summary["phases"][name]["device_seconds"] > 0
+    by_name = {one["name"]: one["device_seconds"] for one in summary["operators"]}
+    assert (by_name.get("cudaGraphLaunch", 0) > 0) is graphs
     assert all(step["work"][2] > 0 for step in summary["ranks"][0]["steps"])
     assert summary["operators"][0]["device_seconds"] > 0
     assert max(held for _, held in summary["ranks"][0]["memory"]) < torch.cuda.get_device_properties(0).total_memory
