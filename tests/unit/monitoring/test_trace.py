@@ -109,7 +109,8 @@ def test_kernels_of_a_graph_count_for_the_call_that_launched_them() -> None:
     second = 10**9
     events = [
         *(Event("overhead", 0, 0), Event("cudaGraphLaunch", second // 4, second // 2, is_call=True, id=7)),
-        *(Event("aten::add", second, second, id=7), Event("cudaLaunchKernel", second, second, is_call=True, id=8, by=7)),
+        Event("aten::add", second, second, id=7),
+        Event("cudaLaunchKernel", second, second, is_call=True, id=8, by=7),
     ]
     kernels = [
         *(Event(name, second, 2 * second, on_device=True, id=7) for name in ("gemm", "softmax")),
