@@ -92,9 +92,8 @@ class CheckpointManager:
         shard: Future[RankShard] = Future()
         wanted: str = self.config.checkpoint.background if background else "off"
         if wanted == "auto":  # whether every rank of each machine can hold a copy of its state twice over
-            fits = available_bytes() > 2 * master_weights.host_bytes(self.engine, owned) * self._hosts.count(
-                socket.gethostname()
-            )
+            copy = master_weights.host_bytes(self.engine, owned)
+            fits = available_bytes() > 2 * copy * self._hosts.count(socket.gethostname())
             wanted = "on" if all(self.groups.gather(fits)) else "off"
         if wanted == "on":
             copies = master_weights.kept(owned)

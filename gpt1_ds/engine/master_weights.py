@@ -118,7 +118,7 @@ def saved_fragments(engine: Engine) -> list[Fragment]:
 
 def kept(fragments: Sequence[Fragment]) -> Callable[[], list[Fragment]]:
     """Begin to copy fragments to the host; what comes back waits for the copies, in any thread, and gives them."""
-    arrival = keep_on_host(_saved(fragments))
+    arrival = keep_on_host([values for fragment in fragments for values in fragment.saved.values()])
 
     def copies() -> list[Fragment]:
         values = iter(arrival())
@@ -129,11 +129,8 @@ def kept(fragments: Sequence[Fragment]) -> Callable[[], list[Fragment]]:
 
 def host_bytes(engine: Engine, fragments: Sequence[Fragment]) -> int:
     """Returns the memory of the host that `kept` takes."""
-    return kept_bytes(_saved(fragments), pinned=engine.device.type == "cuda")
-
-
-def _saved(fragments: Sequence[Fragment]) -> list[Tensor]:
-    return [values for fragment in fragments for values in fragment.saved.values()]
+    values = (values for fragment in fragments for values in fragment.saved.values())
+    return kept_bytes(values, pinned=engine.device.type == "cuda")
 
 
 def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:

@@ -103,12 +103,11 @@ def _pieces(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """The tensors in their order, in lists of up to PIECE bytes; a larger one is alone."""
     piece: list[Tensor] = []
     for tensor in tensors:
-        if piece and sum(map(_space, piece)) + _space(tensor) > PIECE:
+        if piece and sum(map(_space, [*piece, tensor])) > PIECE:
             yield piece
             piece = []
         piece.append(tensor)
-    if piece:
-        yield piece
+    yield piece
 
 
 def _space(tensor: Tensor) -> int:
