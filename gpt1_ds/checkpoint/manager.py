@@ -91,8 +91,9 @@ class CheckpointManager:
         file = f"state/rank-{self.rank:05d}.safetensors"
         shard: Future[RankShard] = Future()
         wanted: str = self.config.checkpoint.background if background else "off"
-        if wanted == "auto":  # whether every rank of each machine can hold a copy of its `size` bytes twice over
-            fits = available_bytes() > 2 * size * self._hosts.count(socket.gethostname())
+        if wanted == "auto":  # whether every rank of each machine can hold a copy of its state twice over
+            copy = master_weights.host_bytes(self.engine, owned)
+            fits = available_bytes() > 2 * copy * self._hosts.count(socket.gethostname())
             wanted = "on" if all(self.groups.gather(fits)) else "off"
         if wanted == "on":
             copies = master_weights.kept(owned)

@@ -9,9 +9,13 @@ from gpt1_ds.config.sections import Config
 
 def is_compiled(config: Config) -> bool:
     """Returns whether blocks are compiled on a GPU. With train.compile=auto they are, but not under ZeRO 3: its
-    parameters come and go inside a block, where a graph would break.
+    parameters come and go inside a block, where a graph would break. Nor are they in a task's run with
+    train.deterministic: its micro-batches have several lengths, and the compiler's sums depend on which of them a
+    process meets first, another one when it resumes.
     """
-    return config.train.compile == "on" or (config.train.compile == "auto" and config.parallel.zero < 3)
+    if config.train.compile == "auto":
+        return config.parallel.zero < 3 and not (config.train.deterministic and config.task is not None)
+    return config.train.compile == "on"
 
 
 def has_graphs(config: Config) -> bool:

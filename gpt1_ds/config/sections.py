@@ -107,7 +107,7 @@ class TrainConfig:
     micro_batch: int = 8  # sequences per forward pass of one rank; auto (or 0): as many as fit into its memory
     device: Literal["auto", "cuda", "cpu"] = "auto"  # auto: a GPU where there is one; a job that has GPUs must use them
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
-    compile: Literal["auto", "on", "off"] = "auto"  # torch.compile of the blocks; auto: on a GPU, where it pays
+    compile: Literal["auto", "on", "off"] = "auto"  # torch.compile of blocks; auto: on a GPU, but no deterministic task
     cuda_graphs: Literal["auto", "on", "off"] = "auto"  # a micro-batch as one launch; auto: once `doctor --gpu` passed
     deepspeed_patches: Patches = "fast"  # replaced parts: all; what right numbers need; none
     deterministic: bool = False  # on GPUs: kernels and NCCL sums that repeat to the bit, at some cost; CPUs always do

@@ -22,7 +22,7 @@ from gpt1_ds.engine.adamw import MOMENTS, AdamW
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.muon import Muon
 from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
-from gpt1_ds.engine.transfer import keep_on_host
+from gpt1_ds.engine.transfer import keep_on_host, kept_bytes
 from gpt1_ds.engine.whole_parameters import FACTORS, WholeParameters
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo
@@ -125,6 +125,12 @@ def kept(fragments: Sequence[Fragment]) -> Callable[[], list[Fragment]]:
         return [_copied(fragment, {kind: next(values) for kind in fragment.saved}) for fragment in fragments]
 
     return copies
+
+
+def host_bytes(engine: Engine, fragments: Sequence[Fragment]) -> int:
+    """Returns the memory of the host that `kept` takes."""
+    values = (values for fragment in fragments for values in fragment.saved.values())
+    return kept_bytes(values, pinned=engine.device.type == "cuda")
 
 
 def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:

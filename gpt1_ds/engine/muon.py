@@ -76,8 +76,9 @@ class Exchange:
     def __init__(self, here: Sequence[Part], group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.ranks, self.me = group, range(group.size()), group.rank()
         self.nothing = torch.empty(0, device=device)
-        self.parts: list[list[Part]] = [[] for _ in self.ranks]
-        dist.all_gather_object(self.parts, list(here), group=group)
+        self.parts: list[list[Part]] = [list(here) for _ in self.ranks]
+        if len(self.ranks) > 1:
+            dist.all_gather_object(self.parts, list(here), group=group)
         self.owners = owners(
             {part.info.name: part.info for parts in self.parts for part in parts}.values(), len(self.ranks)
         )

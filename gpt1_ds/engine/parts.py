@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -71,18 +72,21 @@ class Placed:
     def __init__(self, part: Part, whole: Whole, start: int, counted: bool, device: torch.device) -> None:
         self.part, self.whole, self.start, self.counted = part, whole, start, counted
         info, matrices = part.info, whole.matrices
-        rows, self.columns = torch.arange(whole.rows), slice(0, whole.columns)
+        rows, self.columns = np.arange(whole.rows), slice(0, whole.columns)
         if info.dim is not None and whole.is_matrix and info.dim == len(info.shape) - 1:
             self.columns = slice(info.start, info.stop)
         elif info.dim is not None:
             shape = info.shape[:-1] if whole.is_matrix else info.shape
-            rows = rows.view(shape).narrow(info.dim, info.start, info.stop - info.start).reshape(-1)
+            rows = rows.reshape(shape).take(range(info.start, info.stop), info.dim).reshape(-1)
         width = self.columns.stop - self.columns.start
         first, last = part.offset // width, -(-(part.offset + part.count) // width)
         self._before = part.offset - first * width  # elements of the first row that lie elsewhere
-        matrix_r = rows[first:last] // matrices.rows % matrices.count
-        self.rows_r, self._matrix_r = rows[first:last].to(device), matrix_r.to(device)
-        self._rows_M = [(matrix_r == matrix).nonzero().view(-1).to(device) for matrix in range(matrices.count)]
+        rows = rows[first:last]
+        matrix_r = rows // matrices.rows % matrices.count
+        self.rows_r, self._matrix_r = (torch.tensor(numbers, device=device) for numbers in (rows, matrix_r))
+        self._rows_M = [
+            torch.tensor(np.flatnonzero(matrix_r == matrix), device=device) for matrix in range(matrices.count)
+        ]
 
     def of(self, flat: Tensor) -> Tensor:
         """Returns the view [count] of such a tensor."""

@@ -186,8 +186,9 @@ def connect(
 ) -> torch.device:
     """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT), over NCCL on a GPU and gloo
     on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto` finds. In
-    a notebook the group that a loaded model lives in serves a run, too. Raises LaunchError for any other group, and
-    ConfigError on all ranks where their `facts` (engine/agreement.py) differ.
+    a notebook the group that a loaded model lives in serves a run on a CPU, too, and makes room for one on a GPU.
+    Raises LaunchError for any other group, and ConfigError on all ranks where their `facts` (engine/agreement.py)
+    differ.
     """
     device = device or choose(Config())
     timeout = timedelta(seconds=timeout_seconds)
@@ -195,6 +196,11 @@ def connect(
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's pipeline looks for it, too
     backend = "nccl" if device.type == "cuda" else "gloo"
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1 and dist.is_initialized() and dist.group.WORLD in _ALONE and backend != "gloo":
+        # loaded models ask theirs for its size and their rank in it, which it knows after its end
+        dist.destroy_process_group()
+        _ALONE.clear()
+        _group_of_one.cache_clear()
     if dist.is_initialized():
         if world > 1 or dist.get_world_size() > 1 or dist.get_backend() != backend:
             raise LaunchError(
@@ -230,11 +236,15 @@ def _meet(rank: int, world: int, timeout: timedelta, facts: Callable[[], Mapping
     return PrefixStore("ranks", store)
 
 
+_ALONE: list[ProcessGroup | None] = []  # the default group that `connect_alone` made last
+
+
 def connect_alone() -> ProcessGroup:
     """A process group of this process alone, without a port; for a checkpoint in a notebook or on a login node."""
     if not dist.is_initialized():
         with explained():
             dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        _ALONE[:] = [dist.group.WORLD]
     return _group_of_one(dist.group.WORLD)
 
 

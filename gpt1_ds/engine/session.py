@@ -56,11 +56,12 @@ def distributed_session(config: Config, **arguments: object) -> Iterator[Process
     """This rank, connected to the others and placed in the layout; `arguments` are those of its command beside the
     configuration. Raises ConfigError on all ranks where they differ in either (engine/agreement.py).
     """
-    end = graphs.release_all if dist.is_initialized() else _disconnect  # a loaded model needs its group afterwards
+    before = dist.group.WORLD
     share_cores()
     keep_freed_blocks()
     device = choose(config)
     connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, arguments))
+    end = graphs.release_all if dist.group.WORLD is before else _disconnect  # what was there before stays
     try:
         ConfigError.raise_all(device_problems(config, device))
         groups = ProcessGroups(config)

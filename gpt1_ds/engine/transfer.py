@@ -1,16 +1,17 @@
 """What moves between host and device in a step: micro-batches there in one copy, a few numbers back in one read;
-and the state that a checkpoint keeps, into one buffer.
+and the state that a checkpoint keeps, into few buffers.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+PIECE = 256 << 20  # bytes of a pinned buffer: torch rounds its size up to a power of two, and keeps it
 ALIGNMENT = 16  # bytes: every tensor of a buffer begins at a multiple, as vector loads and 8-byte types want it
 
 Arrival = Callable[[], list[Tensor]]  # waits for tensors where they are sent to, and gives them
@@ -65,13 +66,13 @@ class Sender:
 
 
 def keep_on_host(tensors: Sequence[Tensor]) -> Arrival:
-    """Begin to copy tensors of one device into a buffer of the host, as they are now: what is computed from here on may
+    """Begin to copy tensors of one device into buffers of the host, as they are now: what is computed from here on may
     write over them. Any thread may wait.
 
     The copies are in the computing stream itself. In another one the next update would have to wait for them.
     """
     device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-    copies = list(views(pack(tensors, pinned=device is not None), tensors))
+    copies = [copy for piece in _pieces(tensors) for copy in views(pack(piece, pinned=device is not None), piece)]
     if device is None:
         return lambda: copies
     copied = torch.cuda.Event()
@@ -85,11 +86,28 @@ def keep_on_host(tensors: Sequence[Tensor]) -> Arrival:
     return arrival
 
 
+def kept_bytes(tensors: Iterable[Tensor], pinned: bool) -> int:
+    """Returns the bytes of the host that `keep_on_host` takes, of tensors on a GPU those of `pinned` buffers."""
+    sizes = [sum(map(_space, piece)) for piece in _pieces(tensors)]
+    return sum(1 << (size - 1).bit_length() if pinned and size else size for size in sizes)
+
+
 def read_scalars(*scalars: Tensor | float) -> list[float]:
     """Numbers on the host, with at most one wait for the device."""
     on_device = [scalar for scalar in scalars if isinstance(scalar, Tensor) and scalar.is_cuda]
     values = iter(torch.stack([scalar.detach().float() for scalar in on_device]).tolist() if on_device else ())
     return [next(values) if isinstance(scalar, Tensor) and scalar.is_cuda else float(scalar) for scalar in scalars]
+
+
+def _pieces(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """The tensors in their order, in lists of up to PIECE bytes; a larger one is alone."""
+    piece: list[Tensor] = []
+    for tensor in tensors:
+        if piece and sum(map(_space, [*piece, tensor])) > PIECE:
+            yield piece
+            piece = []
+        piece.append(tensor)
+    yield piece
 
 
 def _space(tensor: Tensor) -> int:

@@ -198,6 +198,8 @@ def _repeat() -> None:
     from torch._inductor import config as compiler
 
     torch.use_deterministic_algorithms(True)
+    # else a kernel writes every empty tensor first, which nobody reads
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # no sum of a product in parts
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     # else the compiler measures, and what is fastest may differ from start to start: whether it pads a product, say

@@ -14,6 +14,7 @@ import bisect
 import contextlib
 import gzip
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,11 +40,15 @@ from gpt1_ds.tracking.phases import Operator, Recording, TimeSpan, counted
 OUTSIDE = "(outside of operators: Python, waiting)"
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul")
 _COMMUNICATION = "nccl"  # in the name of a kernel that waits for other ranks
+_RUNTIME_CALL = re.compile("(cuda|cu|hip)[A-Z]")  # begins the names of calls of CUDA's and ROCm's
 _OF_THE_PROFILER = "profiler::"  # begins the names of its own calls
 
 
 class Event(NamedTuple):
-    """An operator, a range or a kernel; nanoseconds. `by` is the id of the operator that launched a kernel, else 0."""
+    """An operator, a range, a call of CUDA's or a kernel; nanoseconds. `by` is the id of the operator that launched a
+    kernel; it is 0 where none did, as of the kernels of a CUDA graph. A kernel has the `id` of the call that launched
+    it; calls and operators are numbered apart.
+    """
 
     name: str
     begin: int
@@ -51,6 +56,7 @@ class Event(NamedTuple):
     thread: int = 0
     on_device: bool = False
     is_range: bool = False
+    is_call: bool = False
     id: int = 0
     by: int = 0
     shapes: str = ""  # of a matrix product
@@ -91,6 +97,7 @@ def _events(recorder: profile) -> Iterator[Event]:
             thread=event.start_thread_id(),
             on_device=on_device,
             is_range=event.is_user_annotation() and not on_device,
+            is_call=not on_device and _RUNTIME_CALL.match(name) is not None,
             id=event.correlation_id(),
             by=event.linked_correlation_id(),
             shapes=_shapes(event.shapes()) if product else "",
@@ -107,17 +114,23 @@ def _span(event: Event, origin_ns: int) -> TimeSpan:
     return TimeSpan(event.name, (event.begin - origin_ns) / 1e9, (event.end - origin_ns) / 1e9)
 
 
+def _launcher(kernel: Event) -> tuple[bool, int]:
+    """Returns the key of what launched it: an operator, else a call of CUDA's."""
+    return (False, kernel.by) if kernel.by else (True, kernel.id)
+
+
 def operators(events: Sequence[Event], kernels: Iterable[Event]) -> list[Operator]:
     """Calls and own times by name, of products also by shapes. `events` are the CPU's, by their beginning and
     the longer first; the time of ranges that no operator takes is OUTSIDE.
     """
-    on_device: dict[int, int] = {}
+    on_device: dict[tuple[bool, int], int] = {}
     for kernel in kernels:
-        on_device[kernel.by] = on_device.get(kernel.by, 0) + kernel.end - kernel.begin
+        by = _launcher(kernel)
+        on_device[by] = on_device.get(by, 0) + kernel.end - kernel.begin
     sums: dict[tuple[str, str], list[float]] = {}
     for event, own in zip(events, _own_times(events), strict=True):
         found = sums.setdefault((OUTSIDE if event.is_range else event.name, event.shapes), [0.0, 0.0, 0.0, 0.0])
-        device = 0 if event.by else on_device.get(event.id, 0)
+        device = on_device.get((event.is_call, event.id), 0)
         for place, value in enumerate((1, own / 1e9, device / 1e9, event.flops)):
             found[place] += value
     return [
@@ -144,11 +157,11 @@ def launched(
     events: Iterable[Event], kernels: Iterable[Event], phases: Sequence[TimeSpan], origin_ns: int
 ) -> list[TimeSpan]:
     """The kernels, named by the phase in which they were launched; those that wait for other ranks are left out."""
-    begins = {event.id: (event.begin - origin_ns) / 1e9 for event in events if not event.on_device and not event.by}
+    begins = {(event.is_call, event.id): (event.begin - origin_ns) / 1e9 for event in events if not event.on_device}
     counts, phase_begins = counted(phases), [phase.begin for phase in phases]
     found = []
     for kernel in kernels:
-        place = bisect.bisect_right(phase_begins, begins.get(kernel.by, 0.0)) - 1  # phases have no gaps
+        place = bisect.bisect_right(phase_begins, begins.get(_launcher(kernel), 0.0)) - 1  # phases have no gaps
         if place >= 0 and _COMMUNICATION not in kernel.name.lower():
             span = _span(kernel, origin_ns)
             found.append(TimeSpan(counts[place].name, span.begin, span.end))

@@ -36,7 +36,8 @@ counts; a CPU's heap may keep some of what was freed.
 Estimated, because no GPU has measured it: CUDA graphs of micro-batches keep what a pass needs, all of them in one pool,
 from capture to the end of the run. The pool is no larger than an ordinary pass, but stays while others need memory:
 evaluation, and the passes of the other kinds of micro-batches (the first of a step, later ones, the last) that come
-before those have graphs, too. Static inputs, 20 bytes a token, and the graphs themselves are not counted.
+before those have graphs, too. Of a task's many lengths most have none: their passes need memory beside the pool. Static
+inputs, 20 bytes a token, and the graphs themselves are not counted.
 """
 
 from __future__ import annotations
@@ -320,7 +321,7 @@ class _Rank:
         instants["update"] = held + self._updating()
         if self.graphs:
             pool = max(instants.values()) - held
-            if self.micro_batches > 1:
+            if self.micro_batches > 1 or self.config.task is not None:
                 instants["capture of CUDA graphs"] = held + 2 * pool
             instants["evaluation"] = held + pool + self._evaluating()
         return instants

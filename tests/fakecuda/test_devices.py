@@ -52,6 +52,31 @@ def test_a_step_of_fine_tuning(engine: str) -> None:
     check(ranks.run(steps.finetuning_step, [*RECIPE, engine, "train.precision=bf16"], 1), 0)
 
 
+@pytest.mark.parametrize("layout", [case for case in CASES if case[0] in DENSE[:3] and case[1] != "fp16"], ids=" ".join)
+@pytest.mark.parametrize(
+    ("optimizer", "world"), [("muon", 1), ("lamb", 1), ("lamb", 2), ("adafactor", 1), ("adafactor", 2)]
+)
+def test_a_step_of_a_rule_for_whole_matrices(optimizer: str, world: int, layout: tuple[str, str]) -> None:
+    """It finds its rows and matrices on the device without a wait. Muon's ranks tell each other what they hold, which
+    nobody does here: it is alone.
+    """
+    words = [*RECIPE, f"optimizer.name={optimizer}", layout[0], f"train.precision={layout[1]}"]
+    step = ranks.run(steps.step, words, world, world=world)
+    check(step, 0)
+    assert (len(step.counts.syncs), len(step.counts.copies)) == (1, 1), step.waits()
+
+
+def test_a_step_after_a_model_was_loaded() -> None:
+    check(ranks.run(step_after_a_model, [*RECIPE, DENSE[1], "train.precision=bf16"]), 0)
+
+
+def step_after_a_model(overrides: list[str]) -> Step:
+    from gpt1_ds.engine.process_groups import connect_alone
+
+    connect_alone()
+    return steps.step(overrides, 1)
+
+
 @pytest.mark.parametrize("micro_batch", [8, 2])
 def test_a_step_after_its_graphs_have_proved_themselves(micro_batch: int) -> None:
     overrides = [*RECIPE, f"train.micro_batch={micro_batch}", DENSE[1], "train.precision=bf16"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpt1_ds.checkpoint.whole import whole_model
-from gpt1_ds.config import load
+from gpt1_ds.config import ModelConfig, load
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.engine.graphs import CudaRecorder
 from gpt1_ds.evaluation import decoding
@@ -21,6 +21,8 @@ from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.model import proof
 from gpt1_ds.model.lstm import LstmCell
 from gpt1_ds.monitoring.stragglers import DeviceClock
+from tests.helpers import finetuning
+from tests.helpers.foreign import make_checkpoint
 from tests.helpers.weights import relative
 from tests.parallel.test_gradients import HEADS, batch, reference, run
 from tools import runs
@@ -39,16 +41,51 @@ def test_gradients_equal_the_reference(engine: str, rate: float) -> None:
         assert relative(name, found[name], want, HEADS) < 1e-4, name
 
 
-def test_a_profile_has_the_devices_time(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "train.profile=3:6"]
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_profile_has_the_devices_time(graphs: bool, tiny_data: Path, tmp_path: Path) -> None:
+    """Kernels of a graph have no operator, but a call that launched them."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}"]
+    words += ["train.steps=12", "train.profile=9:12"]  # graphs are made before
+    if graphs:
+        words += ["train.precision=bf16", "train.cuda_graphs=on"]
     assert runs.pretrain(words, 1) == 0
     summary = json.loads((runs.folder(words).profile / "summary.json").read_text())
     assert summary["device"] == torch.cuda.get_device_name()
-    for name in ("forward", "backward", "optimizer"):
+    for name in ("forward", "optimizer") if graphs else ("forward", "backward", "optimizer"):  # a graph is one pass
         assert summary["phases"][name]["device_seconds"] > 0
+    by_name = {one["name"]: one["device_seconds"] for one in summary["operators"]}
+    assert (by_name.get("cudaGraphLaunch", 0) > 0) is graphs
     assert all(step["work"][2] > 0 for step in summary["ranks"][0]["steps"])
     assert summary["operators"][0]["device_seconds"] > 0
     assert max(held for _, held in summary["ranks"][0]["memory"]) < torch.cuda.get_device_properties(0).total_memory
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fine_tuning_resumes_to_the_bit(precision: str, tiny_data: Path, tmp_path: Path) -> None:
+    """Batches have one of two lengths. A process that resumes may meet the other one first."""
+    model = ModelConfig(layers=2, width=32, heads=2, context=48)
+    source = make_checkpoint(tmp_path / "source", tiny_data.parent / "tokenizer", model)
+    task = tmp_path / "task"
+    task.mkdir()
+    rows = [f"{'a list ' * (1 if number % 3 else 6)},{'yes' if number % 2 else 'no'}" for number in range(48)]
+    for split in ("train", "dev"):
+        (task / f"{split}.csv").write_text("\n".join(["text,label", *rows]))
+    words = [
+        *("task.name=table", f"task.path={task}", "task.kind=classification", f"checkpoint.init_from={source}"),
+        *("task.columns={text: text, label: label}", "train.epochs=4", "train.global_batch=2", "train.micro_batch=2"),
+        *("train.deterministic=true", f"train.precision={precision}"),
+    ]
+    whole, stopped = ([*words, f"run.dir={tmp_path / name}"] for name in ("whole", "stopped"))
+    assert finetuning.finetune(whole) == 0
+    for step in (3, 8, 14):
+        run = runs.Background(stopped, 1, finetuning.finetune)
+        run.wait_for_step(step)
+        run.run_dir.stop.touch()
+        run.join()
+    assert finetuning.finetune(stopped) == 0
+    one, other = (finetuning.folder(words) for words in (whole, stopped))
+    assert runs.losses(other) == runs.losses(one)
+    assert runs.weights(other) == runs.weights(one)
 
 
 def test_a_recording_that_was_asked_for_has_a_snapshot_of_memory(tiny_data: Path, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpt1_ds.engine.transfer import ALIGNMENT, Sender, keep_on_host, pack, read_scalars, views
+from gpt1_ds.engine import transfer
+from gpt1_ds.engine.transfer import ALIGNMENT, PIECE, Sender, keep_on_host, kept_bytes, pack, read_scalars, views
 
 TYPES = (torch.int64, torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.uint8, torch.float16)
 SHAPES = ((), (1,), (7,), (3, 5), (513, 8), (0,), (2, 0, 3), (1, 1, 1))
@@ -62,5 +63,26 @@ def test_what_is_kept_is_not_written_over() -> None:
     assert [copy.tolist() for copy in arrival()] == [[1.0] * 5, [0.0, 1.0, 2.0]]
 
 
+def test_what_is_kept_is_pinned_in_pieces() -> None:
+    """torch rounds each buffer up to a power of two: 1.3 GiB in one of them would take 2 GiB, 17 GiB 32."""
+    gib = 1 << 30
+    for count in (13, 170):
+        state = [torch.empty(gib // 10, dtype=torch.uint8, device="meta") for _ in range(count)]
+        kept = sum(tensor.nbytes for tensor in state)
+        assert kept <= kept_bytes(state, pinned=False) < 1.001 * kept
+        assert kept < kept_bytes(state, pinned=True) < 1.35 * kept
+    state = [torch.empty(size, dtype=torch.uint8, device="meta") for size in (1, PIECE, PIECE + 1, 5, PIECE - 16, 1)]
+    assert kept_bytes(state, pinned=True) == 16 + PIECE + 2 * PIECE + PIECE + 16, "a larger one is alone"
+
+
+def test_pieces_give_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PIECE", 64)
+    tensors = [torch.arange(number, dtype=torch.float32) for number in (3, 40, 0, 7, 5, 16, 1)]
+    kept = keep_on_host(tensors)()
+    assert len({copy.untyped_storage().data_ptr() for copy in kept}) > 3
+    assert all(torch.equal(copy, tensor) for copy, tensor in zip(kept, tensors, strict=True))
+
+
 def test_keeping_nothing() -> None:
     assert keep_on_host([])() == []
+    assert kept_bytes([], pinned=True) == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.engine.process_groups import Layout
+from gpt1_ds.launcher import launch
 
 SHAPES = [Layout(8, 8, 8), Layout(4, 2, 3), Layout(1, 3, 2), Layout(2, 1, 1)]
 GROUPS = [("tensor",), ("data",), ("tensor", "pipeline")]
@@ -43,3 +45,50 @@ def test_neighbours_share_matrices() -> None:
     assert layout.members(5, "tensor") == [4, 5]
     assert layout.members(5, "data") == [5, 7]
     assert layout.members(5, "tensor", "pipeline") == [0, 1, 4, 5]
+
+
+def runs_on_a_gpu(ours: bool) -> tuple[list[str], str]:
+    """In a process with a group of its own, whose loaded model is asked before and after a run on a GPU is connected,
+    with gloo in NCCL's place: the backends that were asked for, and what was refused.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+
+    from gpt1_ds.config import load
+    from gpt1_ds.engine import process_groups
+    from gpt1_ds.model.build import DenseModel
+    from gpt1_ds.model.layers import TensorParallel
+
+    init, asked = dist.init_process_group, []
+
+    def without_nccl(backend: str, *, device_id: object = None, **named: object) -> None:
+        asked.append(backend)
+        init("gloo", **named)
+
+    process_groups.dist.init_process_group = without_nccl
+    if not ours:
+        init("gloo", store=HashStore(), rank=0, world_size=1)
+    small = ["model.layers=1", "model.width=16", "model.heads=2", "model.context=8"]
+    first = process_groups.connect_alone()
+    model = DenseModel(load([], small), 100, TensorParallel(first)).eval()
+    tokens_SB = torch.arange(8)[:, None]
+    before = model.logits(tokens_SB)
+    try:
+        process_groups.connect(60, torch.device("cuda"))
+    except LaunchError as refused:
+        return asked, str(refused)
+    assert torch.equal(model.logits(tokens_SB), before), "a model that was loaded before is still of use"
+    dist.destroy_process_group()
+    assert process_groups.connect_alone() is not first, "a model that is loaded now has a group that lives"
+    return asked, ""
+
+
+def test_a_run_on_a_gpu_follows_a_loaded_model() -> None:
+    assert launch.run(f"{__name__}:runs_on_a_gpu", (True,), 1) == [(["gloo", "nccl", "gloo"], "")]
+
+
+def test_a_group_of_somebody_else_is_left_alone() -> None:
+    ((asked, refused),) = launch.run(f"{__name__}:runs_on_a_gpu", (False,), 1)
+    assert asked == []
+    assert refused.startswith("this process has a process group already (gloo): end it with")

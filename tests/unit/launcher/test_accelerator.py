@@ -231,11 +231,13 @@ def test_kernels_that_repeat(eight_gpus: list[object]) -> None:
     try:
         accelerator.choose(config)
         assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.utils.deterministic.fill_uninitialized_memory, "what is empty is not written first"
         assert inductor.deterministic, "the compiler measures nothing"
         assert os.environ["TORCHINDUCTOR_DETERMINISTIC"] == "1"
     finally:
         inductor.deterministic = False
         torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
 

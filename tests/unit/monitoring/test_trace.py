@@ -89,7 +89,7 @@ def test_kernels_count_for_the_phase_that_launched_them() -> None:
     second = 10**9
     events = [
         *(Event("aten::mm", second // 2, second // 2, id=1), Event("aten::mul", 3 * second // 2, 2 * second, id=2)),
-        Event("cudaLaunchKernel", 2 * second, 2 * second, id=2, by=1),
+        Event("cudaLaunchKernel", 2 * second, 2 * second, is_call=True, id=2, by=1),
     ]
     kernels = [
         *(kernel("gemm", second, 2 * second, by=1), kernel("mul", 2 * second, 3 * second, by=2)),
@@ -101,6 +101,30 @@ def test_kernels_count_for_the_phase_that_launched_them() -> None:
     ]
     found = {one.name: one.device_seconds for one in profiler.operators(events, kernels)}
     assert found == {"aten::mm": 2.0, "aten::mul": 1.0, "cudaLaunchKernel": 0.0}
+
+
+def test_kernels_of_a_graph_count_for_the_call_that_launched_them() -> None:
+    """No operator did; what has no id is not meant, nor is an operator that has the number of the call."""
+    phases = [TimeSpan("forward and backward of micro-batch 0", 0.0, 1.0), TimeSpan("optimizer", 1.0, 4.0)]
+    second = 10**9
+    events = [
+        *(Event("overhead", 0, 0), Event("cudaGraphLaunch", second // 4, second // 2, is_call=True, id=7)),
+        Event("aten::add", second, second, id=7),
+        Event("cudaLaunchKernel", second, second, is_call=True, id=8, by=7),
+    ]
+    kernels = [
+        *(Event(name, second, 2 * second, on_device=True, id=7) for name in ("gemm", "softmax")),
+        Event("add", 2 * second, 3 * second, on_device=True, id=8, by=7),
+    ]
+    assert [span.name for span in profiler.launched(events, kernels, phases, 0)] == ["forward", "forward", "optimizer"]
+    found = {one.name: one.device_seconds for one in profiler.operators(events, kernels)}
+    assert found == {"overhead": 0.0, "cudaGraphLaunch": 2.0, "aten::add": 1.0, "cudaLaunchKernel": 0.0}
+
+
+def test_calls_of_cuda_are_told_from_operators() -> None:
+    calls = ("cudaGraphLaunch", "cudaLaunchKernelExC_v11060", "cuLaunchKernelEx", "hipLaunchKernel")
+    operators = ("aten::cumsum", "cumsum", "cuda_kernel", "CompiledFunction", "hippo::Scan")
+    assert [name for name in (*calls, *operators) if profiler._RUNTIME_CALL.match(name)] == [*calls]
 
 
 def test_own_time_is_what_nothing_inside_takes() -> None:

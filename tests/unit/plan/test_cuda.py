@@ -47,6 +47,16 @@ def test_auto_compiles_on_a_gpu() -> None:
     assert kernels_per_block(gpt1("parallel.zero=3")) == kernels_per_block(gpt1(EAGER)), "but not under ZeRO 3"
 
 
+def test_auto_does_not_compile_a_task_that_has_to_repeat() -> None:
+    """It has several lengths, and a process that resumes meets them in another order."""
+    found = {}
+    for task in ([], ["task.loss=ranking"]):
+        for train in ([], ["train.deterministic=true"], ["train.deterministic=true", "train.compile=on"]):
+            config = load(["finetune/sentences"] if task else [], [*task, *train])
+            found[bool(task), len(train)] = policy.is_compiled(config)
+    assert [key for key, compiled in found.items() if not compiled] == [(True, 1)]
+
+
 def test_a_small_micro_batch_waits_for_the_host_where_nothing_is_compiled() -> None:
     def forward(rows: int, *words: str) -> float:
         return passes(rows, "train.cuda_graphs=off", *words)[0]

@@ -207,6 +207,17 @@ def test_cuda_graphs_keep_the_memory_of_a_pass() -> None:
     assert off.peak == max(size for name, size in one.instants.items() if name != "evaluation")
 
 
+@pytest.mark.parametrize("rows", [32, 8])
+def test_passes_of_a_task_run_beside_the_graphs_of_two_lengths(rows: int) -> None:
+    words = ["train.global_batch=32", f"train.micro_batch={rows}", "train.precision=bf16"]
+    found, off = (
+        first(load(["finetune/cola"], [*words, f"train.cuda_graphs={graphs}"]), 1) for graphs in ("auto", "off")
+    )
+    held = found.weights + found.optimizer + found.gradients
+    assert found.peak_at == "capture of CUDA graphs"
+    assert found.peak == 2 * off.peak - held
+
+
 def test_the_host_keeps_gradients_while_graphs_prove_themselves() -> None:
     found, off = first(gpt1(), 8), first(gpt1("train.cuda_graphs=off"), 8)
     assert (found.host, found.host_for) == (12 * 116_610_048, "gradients that prove CUDA graphs")
