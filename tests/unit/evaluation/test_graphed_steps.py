@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,9 @@ from tools.fakecuda.graphs import Repeats
 
 WIDTH = 5  # columns of a graph, so that a text has several
 Work = Callable[[], Tensors]
+CAPTURE = (
+    Path(graphed_steps.__file__).read_text().partition("self.recorder.capture(work)")[0].count("\n") + 1
+)  # its line
 
 
 class Recorder(Repeats):
@@ -152,7 +156,10 @@ def test_beams_are_those_of_ordinary_steps(models: Models, made: Callable[..., l
     ("recorder", "reason"),
     [
         (Wrong, "a graph gives other logits than the pass that it was captured from"),
-        (Refuses, "RuntimeError: operation not permitted when stream is capturing"),
+        (
+            Refuses,
+            f"RuntimeError: operation not permitted when stream is capturing (gpt1_ds/evaluation/graphed_steps.py:{CAPTURE})",
+        ),
     ],
 )
 def test_a_graph_that_fails_is_given_up_in_one_line(
