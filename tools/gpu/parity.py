@@ -7,6 +7,7 @@ python tools/gpu/parity.py FOLDER     the half that a phase starts beside its ow
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import shutil
@@ -55,6 +56,7 @@ TASKS: dict[str, list[str]] = {  # by the shapes of tools/small_tasks.py
     "generation": [*FAMILIES["t5"], "task.form=text"],
     "sentences-nli": ENCODER,
 }
+NEEDS = {"generation": ("sacrebleu", "rouge_score")}  # what scores a case's answers
 GRAPHS, COMPILED = "graphs", "compiled"  # groups in bf16; the second compiles blocks on a GPU
 GROUPS = {
     "families": FAMILY_CASES,
@@ -79,7 +81,12 @@ def parity(contact: Contact, group: str) -> None:
     place = contact.work / "parity" / group
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    cases = {name: words(place, group, name) for name in GROUPS[group]}
+    cases = {}
+    for name in GROUPS[group]:
+        if lacking := [library for library in NEEDS.get(name, ()) if importlib.util.find_spec(library) is None]:
+            contact.fact(f"{name}: left out", f"{', '.join(lacking)} cannot be imported here")
+        else:
+            cases[name] = words(place, group, name)
     write_json(place / CASES, cases)
     beside = subprocess.Popen([sys.executable, __file__, str(place)])
     fast = ["train.cuda_graphs=on", *(["train.compile=on"] if group == COMPILED else [])]

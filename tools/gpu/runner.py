@@ -24,6 +24,7 @@ NO_TIME, TIMED_OUT = "s of the budget were left", "timed out after"  # words of 
 SHORTEST = 10.0  # seconds; with less than that left no phase is started
 LOG_BYTES = 400_000  # of each phase: the first and the last half of it
 SLOW_DEATH = 10.0  # seconds until nobody waits for a child that was killed, and that a driver's call keeps
+_DUMPS: list[float] = []  # when this phase says where it is, seconds of the monotonic clock
 SLOWER = 8  # how much longer a phase may take on a CPU
 
 
@@ -98,6 +99,7 @@ def _child(phase: Phase, contact: Contact, limit: float) -> None:
         os.dup2(descriptor, stream)
     sys.stdout, sys.stderr = (os.fdopen(stream, "w", 1, closefd=False) for stream in (1, 2))
     faulthandler.enable()
+    _DUMPS[:] = [time.monotonic() + 0.9 * limit]
     faulthandler.dump_traceback_later(0.9 * limit)  # where it hangs
     code = 0
     try:
@@ -114,7 +116,10 @@ def program(words: Sequence[str], folder: Path, slow: float | None = None) -> Fo
     unused. After `slow` seconds the log says where it is.
     """
     process = multiprocessing.get_context("fork").Process(target=_program, args=(words, folder, slow))
+    faulthandler.cancel_dump_traceback_later()  # the fork has not its thread, and would wait for it for ever
     process.start()
+    if _DUMPS and (left := _DUMPS[0] - time.monotonic()) > 0:
+        faulthandler.dump_traceback_later(left)
     return process
 
 
