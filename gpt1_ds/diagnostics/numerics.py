@@ -284,6 +284,9 @@ def _judged(name: str, errors: dict[str, float], own: dict[str, float], precisio
     worst = max(errors, key=lambda key: errors[key] / limits[key])
     ok = errors[worst] <= limits[worst]
     note = f"of {worst}, where a CPU has {own[worst]:.2g} and {factor} times that may be"
+    others = [key for key in errors if key != worst and not errors[key] <= limits[key]]
+    if others:
+        note += "; also " + ", ".join(f"{key} ({errors[key]:.2g}, limit {limits[key]:.2g})" for key in others)
     return Record(name, ok, errors[worst], limits[worst], note + f"; {_VALUES[precision]}" * (not ok))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -166,10 +167,11 @@ def local_checks(
 
 
 def _guarded(name: str, run: Callable[[], list[Record]]) -> list[Record]:
-    """What a kernel raises is a promise that does not hold."""
+    """What a kernel raises is a promise that does not hold; where it was raised stands on stderr."""
     try:
         return run()
     except Exception as error:
+        traceback.print_exc()
         first = (str(error).splitlines() or [""])[0]
         return [Record(name, False, note=f"{type(error).__name__}: {first}"[:300])]
 

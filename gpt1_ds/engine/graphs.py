@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
+import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +32,7 @@ from gpt1_ds.common import log
 
 WARM_UP = 2  # ordinary passes of a kind before the one that its graph is compared with: they compile, and tune kernels
 SHAPES = 2  # of micro-batches that get graphs; the others, of fine-tuning, run the ordinary pass
+PACKAGE = Path(__file__).parents[1]
 
 Tensors = tuple[Tensor, ...]
 Pass = Callable[[Tensors, int, bool], Tensors]  # (micro-batch, its number in the step, is it the last) -> loss, scores
@@ -196,7 +200,12 @@ class GraphedPasses:
         proven = False
         if self._agreed(self._capture(kind, work)):  # a graph may hold collectives: all ranks launch it, or none
             self._restore(before)
-            proven = self._agreed(self._difference(results, self._replay(kind), after))
+            found = self._difference(results, self._replay(kind), after)
+            proven = not any(self.gather(found))
+            if not proven:  # on any rank: all of them repeat the pass, because it may hold collectives
+                self._restore(before)
+                own = self._difference(results, self.recorder.run(work), after)
+                self._agreed(None if found is None else _explained(found, own))
         if not proven:
             self.release()
             self._restore(after)
@@ -213,10 +222,13 @@ class GraphedPasses:
         return None
 
     def _difference(self, results: Tensors, again: Tensors, after: _Kept) -> str | None:
-        pairs = [*zip(results, again, strict=True), *zip(after.buffers, self.gradients.buffers, strict=True)]
-        if all(torch.equal(_bits(wanted), _bits(found)) for wanted, found in pairs):
-            return None
-        return "a graph gives another loss or other gradients than the pass that it was captured from"
+        """Returns how a pass that was done again differs from the first one, or None."""
+        named = {"loss": (results[0], again[0])}
+        named |= {f"scores {number}": pair for number, pair in enumerate(zip(results[1:], again[1:], strict=True))}
+        buffers = zip(after.buffers, self.gradients.buffers, strict=True)
+        named |= {f"gradient buffer {number}": pair for number, pair in enumerate(buffers)}
+        found = [_apart(name, *pair) for name, pair in named.items()]
+        return ", ".join(one for one in found if one is not None) or None
 
     def _agreed(self, problem: str | None) -> bool:
         """Whether no rank has a problem. Else there are no graphs from here on, and rank 0 says why."""
@@ -237,8 +249,42 @@ class GraphedPasses:
 
 
 def refusal(error: Exception) -> str:
-    """Returns why there is no graph, in one line."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    """Returns why there is no graph, in one line. The whole traceback goes into the rank's log; where there is none, to
+    stderr.
+
+    What fails within a capture breaks it, and torch then raises an error of its own about the broken capture: the
+    reason is the first error of the chain.
+    """
+    logging.getLogger(__name__).warning("no CUDA graph:\n%s", "".join(traceback.format_exception(error)))
+    chain = list(_chain(error))
+    first = chain[-1]
+    reason = f"{type(first).__name__}: {str(first).splitlines()[0] if str(first) else 'no message'}"
+    # an error that a library caught has no frame of ours; the one that it raised in its place has
+    place = next((found for one in reversed(chain) if (found := _place(one)) is not None), None)
+    return reason if place is None else f"{reason} ({place})"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error, the one that was handled when it was raised, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _place(error: BaseException) -> str | None:
+    """Returns file:line of the innermost frame inside this package; this file only says that a graph was captured."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(PACKAGE) and path != Path(__file__):
+            return f"{path.relative_to(PACKAGE.parent)}:{frame.lineno}"
+    return None
+
+
+def _explained(found: str, own: str | None) -> str:
+    """Returns what a graph that differs says of the kernels: `own` is how the ordinary pass differs from itself."""
+    told = "a graph gives another loss or other gradients than the pass that it was captured from"
+    twice = "has the same bits twice" if own is None else f"differs from itself, too: {own}"
+    return f"{told}: {found}; the ordinary pass {twice}"
 
 
 _LIVING: weakref.WeakSet[GraphedPasses] = weakref.WeakSet()
@@ -250,6 +296,16 @@ def release_all() -> None:
         passes.release()
 
 
+def _apart(name: str, wanted: Tensor, found: Tensor) -> str | None:
+    """Returns how many numbers of a tensor have other bits, and how far they are apart; None where none has."""
+    wanted, found = wanted.cpu(), found.cpu()
+    unlike = _bits(wanted) != _bits(found)
+    if not (count := int(unlike.sum())):
+        return None
+    most = float((wanted[unlike].double() - found[unlike].double()).abs().max())
+    return f"{name} ({count} of {unlike.numel()} numbers, by up to {most:.3g})"
+
+
 def _bits(tensor: Tensor) -> Tensor:
     """Returns the bits of fp32 numbers: what is not a number equals itself."""
-    return tensor.cpu().view(torch.int32)
+    return tensor.view(torch.int32)

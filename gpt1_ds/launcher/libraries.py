@@ -14,6 +14,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from gpt1_ds.common import memory
+
 
 def load() -> None:
     """Import the three libraries. Takes seconds the first time, nothing afterwards."""
@@ -21,8 +23,9 @@ def load() -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # gloo's chatter while ranks meet
     logging.disable(logging.WARNING)  # DeepSpeed logs to stdout before its logger can be told not to
-    with warnings.catch_warnings(), quiet(), _silenced():
+    with warnings.catch_warnings(), quiet(), _silenced(), contextlib.ExitStack() as counting:
         warnings.simplefilter("ignore")  # missing Apex and Transformer Engine, which are not used
+        counting.enter_context(counted_devices())
         import deepspeed
         import deepspeed.ops
         import deepspeed.runtime.pipe.engine
@@ -46,6 +49,32 @@ def load() -> None:
     megatron.core.tensor_parallel.layers.linear_with_grad_accumulation_and_async_allreduce.warned = True
     # torch 2.13 renamed the collectives that DeepSpeed and Megatron call; nobody here can act on it
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+
+
+@contextlib.contextmanager
+def counted_devices() -> Iterator[None]:
+    """Where NVML does not answer, torch asks CUDA how many GPUs there are, and no fork of a process that has asked can
+    use one. While the block runs, the files of the devices are counted instead, unless this process uses CUDA.
+    """
+    import torch
+
+    real = torch.cuda._device_count_nvml
+    files = sum(os.access(file, os.R_OK | os.W_OK) for file in memory.DEVICES.glob("nvidia[0-9]*"))
+    if not files or not torch.cuda._is_compiled() or real() >= 0:
+        yield
+        return
+
+    def count() -> int:
+        if torch.cuda.is_initialized():
+            return -1  # CUDA itself is asked
+        visible = torch.cuda._parse_visible_devices()
+        return min(files, sum(isinstance(one, str) or 0 <= one < files for one in visible))
+
+    torch.cuda._device_count_nvml = count
+    try:
+        yield
+    finally:
+        torch.cuda._device_count_nvml = real
 
 
 @contextlib.contextmanager

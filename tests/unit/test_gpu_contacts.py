@@ -43,6 +43,7 @@ def test_ratios_have_the_spread_that_their_series_allow(contact: Contact) -> Non
     contact.of("step").series("ours", "tokens/s", [600e3, 610e3, 590e3], **facts)
     contact.of("plain_compiled").series("plain, compiled", "tokens/s", [400e3, 500e3, 410e3], first_loss=10.62)
     contact.of("transformers").series("transformers", "tokens/s", [1e5, 1e5, 1e5], first_loss=10.7)
+    contact.of("environment").fact("device", "NVIDIA H100 80GB HBM3")
     contact.of("ceilings").series("bf16 product", "TFLOP/s", [700.0, 800.0, 750.0])
     results = written(contact)
     both = row(results, "ours / plain PyTorch with SDPA, both compiled")
@@ -52,6 +53,20 @@ def test_ratios_have_the_spread_that_their_series_allow(contact: Contact) -> Non
     assert row(results, "memory / plan") == "| 0.95 to 1.05 | 1.03 | reached; 15.00 GiB, planned 14.50 |"
     unlike = row(results, "ours / transformers, bf16 autocast")
     assert unlike.endswith("| they compute something else: first losses 0.09 apart |"), "no ratio of unlike work counts"
+
+
+def test_a_ratio_takes_the_faster_form_and_says_whose_rows_are_fewer(contact: Contact) -> None:
+    contact.of("step").series("ours", "tokens/s", [600e3] * 3, rows=64)
+    contact.of("plain_compiled").series("plain, compiled", "tokens/s", [300e3] * 3, rows=64)
+    contact.of("plain_compiled").series("plain, compiled, fp32 masters", "tokens/s", [400e3] * 3, rows=32)
+    both = row(written(contact), "ours / plain PyTorch with SDPA, both compiled")
+    assert both == "| >= 1.25 | 1.5 | reached; 64 rows beside 32 |"
+
+
+def test_tokens_per_second_are_a_goal_of_an_h100_alone(contact: Contact) -> None:
+    contact.of("environment").fact("device", "NVIDIA H200")
+    contact.of("step").series("ours", "tokens/s", [500e3] * 3)
+    assert row(written(contact), "ours, tokens/s") == "|  | 500,000 |  |"
 
 
 def test_promises_count_when_all_of_their_checks_are_there(contact: Contact) -> None:

@@ -93,8 +93,9 @@ def test_what_was_packed_is_unpacked_once_and_nothing_leaves_its_folder(checkout
 
 
 def test_the_work_folder_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = kit.work_folder()
+    assert folder.parent == tmp_path, "the rest of this test changes it"
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
     with pytest.raises(kit.KitError, match="not a folder of yours alone"):
@@ -103,3 +104,28 @@ def test_the_work_folder_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest
     folder.symlink_to(tmp_path)
     with pytest.raises(kit.KitError, match="not a folder of yours alone"):
         kit.work_folder()
+
+
+def test_the_work_folder_is_where_there_is_room_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, own = tmp_path / "named", tmp_path / "checkout"
+    named.mkdir()
+    own.mkdir()
+    monkeypatch.setattr(kit, "ROOT", own)
+    monkeypatch.setattr(kit, "PLACES", (tmp_path / "none",))
+    monkeypatch.setenv("TMPDIR", str(named))
+    assert kit.work_folder().parent == named
+    monkeypatch.setattr(kit, "_is_executable", lambda place: place != named)
+    assert kit.work_folder().parent == own / ".gpu-work"
+    monkeypatch.setattr(kit, "FREE_BYTES", 1 << 80)
+    with pytest.raises(kit.KitError, match="may hold programs; export TMPDIR"):
+        kit.work_folder()
+
+
+def test_a_folder_whose_files_may_not_run_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kit._is_executable(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    assert not kit._is_executable(tmp_path)

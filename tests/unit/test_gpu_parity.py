@@ -68,6 +68,24 @@ def test_the_worst_is_named(tmp_path: Path) -> None:
     assert (ok, value, note) == (False, 0.5, "step 1 eval loss")
 
 
+def test_all_numbers_are_kept_where_one_is_too_far(tmp_path: Path) -> None:
+    compared(tmp_path, STEP, {**EVAL, "loss": 5.5})
+    kept = gpu_contacts.read(tmp_path / RESULTS).fact("contact", "case: losses here and on the CPU")
+    assert kept == {"step 1 train loss": [6.0, 6.0], "step 1 eval loss": [5.5, 5.0]}
+
+
+def test_the_last_lines_of_both_logs_are_kept(tmp_path: Path) -> None:
+    contact = Contact(tmp_path, tmp_path, "cuda")
+    halves = [tmp_path / "here", tmp_path / "cpu"]
+    log = parity.RunDir(halves[0]).rank_log(0)
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    parity._tell_logs(contact, "case", halves)
+    here, cpu = map(json.loads, (tmp_path / RESULTS).read_text().splitlines())
+    assert here["value"].splitlines() == [f"line {number}" for number in range(85, 100)]
+    assert cpu["value"] == ""
+
+
 def test_a_run_without_numbers_is_not_equal(tmp_path: Path) -> None:
     contact = Contact(tmp_path, tmp_path, "cuda")
     parity.compare(contact, "case", {}, {})
@@ -81,7 +99,8 @@ def test_in_bf16_losses_alone_are_held_to_a_wider_limit(tmp_path: Path) -> None:
         parity.compare(
             contact, "case", found(tmp_path / "a", {**STEP, "loss": loss}), found(tmp_path / "b", STEP), True
         )
-        (line,) = map(json.loads, (tmp_path / RESULTS).read_text().splitlines())
+        lines = map(json.loads, (tmp_path / RESULTS).read_text().splitlines())
+        (line,) = (line for line in lines if line["kind"] == "check")
         assert (line["name"], line["ok"]) == ("case: losses from the CPU's", ok)
 
 

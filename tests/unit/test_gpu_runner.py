@@ -79,6 +79,70 @@ def test_a_phase_costs_only_itself(contact: Contact) -> None:
     assert log.index("=== works") < log.index("said to the log")
 
 
+def test_a_program_says_where_it_is(contact: Contact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside the phase that has started it, which does so, too."""
+
+    def wait(words: list[str]) -> int:
+        time.sleep(60)
+        return 0
+
+    def start(contact: Contact) -> None:
+        process = runner.program(["pretrain"], contact.work, slow=0.3)
+        process.join(2)
+        process.kill()
+        time.sleep(60)
+
+    monkeypatch.setattr("gpt1_ds.cli.main", wait)
+    runner.run([Phase("starts", 4, start)], contact, 60)
+    log = (contact.out / LOG).read_text()
+    assert "in wait" in log
+    assert "in start" in log
+
+
+def test_a_traceback_is_long_and_in_the_log(contact: Contact) -> None:
+    def deep(contact: Contact) -> None:
+        raise ValueError("x" * 100_000)
+
+    runner.run([Phase("raises", 9, deep)], contact, 60)
+    (failed,) = gpu_contacts.read(contact.out / "results.jsonl").of("failed")
+    assert 19_000 < len(failed["trace"]) < 20_100
+    assert "in deep" in (contact.out / LOG).read_text()
+
+
+def test_a_phase_that_decides_and_is_slow_ends_nothing(contact: Contact) -> None:
+    assert runner.run([Phase("hangs", 1, hang, decides=True), Phase("works", 9, work)], contact, 60) is None
+    assert outcomes(contact) == {"hangs": "timed out after 1 s", "works": "done"}
+
+
+def test_what_a_later_contact_may_answer(contact: Contact) -> None:
+    from tools.gpu.contact import unanswered
+
+    contact.of("step").write("end", outcome="timed out after 110 s", phase_seconds=110.0)
+    contact.of("t5").write("skipped", reason="3 s of the budget were left")
+    contact.of("doctor").write("skipped", reason="it needs a GPU")
+    contact.of("losses").write("end", outcome="done", phase_seconds=1.0)
+    assert unanswered(contact) == ["step", "t5"]
+
+
+def test_failures_of_tests_are_printed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import os\ndef test_a(): assert 1 == 2\ndef test_b(): os._exit(9)\n")
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tools.gpu.failures",
+        "test_it.py",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "assert 1 == 2" in done.stdout, "although nothing came to an end"
+
+
 def test_a_budget_that_is_spent(contact: Contact) -> None:
     runner.run([Phase("late", 9, work)], contact, 5)
     assert outcomes(contact)["late"].endswith("s of the budget were left")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import json
 import os
 import signal
 import socket
@@ -25,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tools.gpu import kit
 from tools.gpu.phases import PHASES
 from tools.gpu.record import FORMAT, LOG, RESULTS, Contact
-from tools.gpu.runner import run
+from tools.gpu.runner import NO_TIME, TIMED_OUT, run
 
 BUDGET = 600.0  # seconds
+IMPORTS = 60.0  # seconds, beside the phases
 GRACE = 10  # seconds after the budget in which the contact must have ended by itself
 LATE = (  # what phases import, and a fork then has
     *("torch._dynamo", "torch._inductor.compile_fx", "gpt1_ds.engine.plain", "gpt1_ds.training.pretraining"),
@@ -55,6 +57,10 @@ def main() -> int:
     from tools.gpu.table import render
 
     print(f"\n{render(contact.out / RESULTS)}\n{contact.out}")
+    if names := unanswered(contact):
+        seconds = min(options.budget, sum(phase.limit for phase in PHASES if phase.name in names) + IMPORTS)
+        rehearsed = " --device cpu" * (options.device == "cpu") + " --tiny" * options.tiny
+        print(f"bash tools/gpu/contact.sh {seconds:.0f} {' '.join(names)}{rehearsed}")
     return 2 if stopped else 0
 
 
@@ -81,14 +87,41 @@ def ask(contact: Contact, budget: float, wanted: list[str]) -> str | None:
         raise kit.KitError(f"{', '.join(unknown)}: no such phase; choose among {', '.join(names)}")
     left = max(GRACE, contact.began + budget + GRACE - time.time())  # installing took some
     signal.setitimer(signal.ITIMER_REAL, left)  # SIGALRM ends what hangs
-    host, date = socket.gethostname(), f"{datetime.now(UTC):%Y-%m-%d}"
-    facts = {"format": FORMAT, "host": host, "date": date, "device": contact.device, "tiny": contact.tiny}
-    contact.write("start", **facts, budget=budget)
+    now = datetime.now(UTC)
+    facts = {"format": FORMAT, "host": socket.gethostname(), "date": f"{now:%Y-%m-%d}", "device": contact.device}
+    facts |= {"tiny": contact.tiny, "budget": budget, "utc": f"{now:%H:%M:%S}", "argv": sys.argv[1:]}
+    contact.write("start", **facts, code=_code(), variables=_variables())
     _load_libraries(contact)
     stopped = run([phase for phase in PHASES if not wanted or phase.name in wanted], contact, budget)
     contact.write("end", outcome="done", phase_seconds=round(time.time() - contact.began, 1))
     signal.setitimer(signal.ITIMER_REAL, 0)
     return stopped
+
+
+def unanswered(contact: Contact) -> list[str]:
+    """Returns the phases that a later contact may answer: those without time, and those that took too long."""
+    lines = [json.loads(line) for line in (contact.out / RESULTS).read_text().splitlines()]
+    left = {line["phase"] for line in lines if line["kind"] == "skipped" and line["reason"].endswith(NO_TIME)}
+    left |= {line["phase"] for line in lines if line["kind"] == "end" and line["outcome"].startswith(TIMED_OUT)}
+    return [phase.name for phase in PHASES if phase.name in left]
+
+
+def _variables() -> dict[str, str]:
+    """Returns what decides how fast or how exactly torch computes here."""
+    named, prefixes = ("NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS"), ("PYTORCH_", "TORCH_", "CUDA_")
+    return {name: value for name, value in os.environ.items() if name in named or name.startswith(prefixes)}
+
+
+def _code() -> str | None:
+    """Returns the hash of the package and the reference; None where what it needs cannot be imported."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it when it is imported
+    try:
+        from tools.gpu.reference import code
+
+        return code()
+    except Exception:
+        return None  # `_load_libraries` says why
 
 
 def _load_libraries(contact: Contact) -> None:
@@ -99,6 +132,7 @@ def _load_libraries(contact: Contact) -> None:
         from gpt1_ds.launcher import accelerator, libraries
 
         accelerator.prepare(load(["pretrain/gpt1_117m"], [f"train.device={contact.device}"]))
+        libraries.counted_devices().__enter__()  # and never left: phases inherit it until they use CUDA themselves
         libraries.load()
     except Exception as error:
         contact.failed(error)

@@ -27,7 +27,7 @@ from tools.bench.loop import Loop
 from tools.bench.ours import BATCHES, TINY, Ours, initial_weights, tokens_per_step
 from tools.families import make_data
 from tools.gpu.record import Contact
-from tools.gpu.training import WARM_UP, evaluated, first_loss, graph_facts, graphs, rows, timed, with_rows
+from tools.gpu.training import WARM_UP, evaluated, first_loss, graphs, rows, tell_graphs, timed, with_rows
 
 PRESETS = {"bert": "pretrain/bert_base", "roberta": "pretrain/roberta_base", "t5": "pretrain/t5_base"}
 SENTINELS = 100  # of T5's preset
@@ -120,8 +120,9 @@ def ours(contact: Contact, family: str) -> None:
     text = Text(config)
     engine = Ours(config, text, contact.device)
     first = first_loss(engine, text.ours(0))
-    timed(contact, "ours", engine.step, tokens_per_step(config), WARM_UP, first_loss=first)
-    contact.fact("graphs", graph_facts(engine))
+    facts = {"first_loss": first, "rows": config.train.global_batch}
+    ready = partial(tell_graphs, contact, engine)
+    timed(contact, "ours", engine.step, tokens_per_step(config), WARM_UP, ready, **facts)
 
 
 def transformers(contact: Contact, family: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
 from pathlib import Path
 
 from tools.bench.ours import TINY
-from tools.bench.rows import take_turns, wait_for
+from tools.bench.rows import take_turns
 from tools.bench_finetune import BATCH, Ours, Plain, compare
 from tools.families import make_data
+from tools.gpu.measuring import one
 from tools.gpu.record import Contact
 from tools.gpu.training import used
 
@@ -32,14 +32,10 @@ def finetuning(contact: Contact) -> None:
     for peer in (ours, theirs):
         peer.train(1 if contact.tiny else WARM_UP)
 
-    def examples_per_second(peer: Ours | Plain) -> float:
-        wait_for(contact.device)
-        began = time.perf_counter()
-        examples = peer.train(steps)
-        wait_for(contact.device)
-        return examples / (time.perf_counter() - began)
-
-    peers = {"ours": partial(examples_per_second, ours), "transformers": partial(examples_per_second, theirs)}
+    both = {"ours": ours, "transformers": theirs}
+    peers = {
+        name: partial(one, contact, name, "examples/s", partial(peer.train, steps), None) for name, peer in both.items()
+    }
     found = take_turns(peers, ROUNDS)
     for (name, values), loss in zip(found.items(), first, strict=True):
         contact.series(name, "examples/s", values, first_loss=loss, batch=BATCH, **used())

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import mmap
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -22,15 +24,19 @@ KIT = Path(os.environ.get("GPT1_DS_KIT", ROOT / ".gpu"))  # ignored by git; it t
 WHEELS, DATA, TASKS, REFERENCE = "whl", "data.tar.xz", "tasks.tar.xz", "cpu_losses.json"  # in it
 
 
+PLACES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # after $TMPDIR
+FREE_BYTES = 2 << 30  # of the place for wheels, kernels and data
+
+
 class KitError(Exception):
     """One line for a person; exit code 2."""
 
 
 def work_folder() -> Path:
     """Returns a private folder for what outlives a command: installed wheels, compiled kernels, data. Raises KitError
-    where somebody else has its name.
+    where no place fits, or somebody else has its name there.
     """
-    folder = Path(tempfile.gettempdir()) / f"gpt1-ds-gpu-{os.getuid()}"
+    folder = _place() / f"gpt1-ds-gpu-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -39,6 +45,37 @@ def work_folder() -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise KitError(f"{folder}: not a folder of yours alone; remove it, or export TMPDIR=...")
     return folder
+
+
+def _place() -> Path:
+    """Returns the first folder that has room, and from which a library can be loaded. Raises KitError where none is."""
+    own = ROOT / ".gpu-work"  # ignored by git
+    named = os.environ.get("TMPDIR")
+    places = [*([Path(named)] if named else []), *PLACES, own]
+    for place in places:
+        try:
+            if place == own:
+                own.mkdir(exist_ok=True)
+            if shutil.disk_usage(place).free >= FREE_BYTES and _is_executable(place):
+                return place
+        except OSError:
+            continue
+    tried = ", ".join(map(str, places))
+    raise KitError(f"{tried}: none has {FREE_BYTES >> 30} GB and may hold programs; export TMPDIR=...")
+
+
+def _is_executable(place: Path) -> bool:
+    """Returns whether a file in `place` can be mapped as code, which `noexec` forbids. Raises OSError where no file can
+    be made.
+    """
+    with tempfile.TemporaryFile(dir=place) as file:
+        file.write(b"\0" * mmap.PAGESIZE)
+        file.flush()
+        try:
+            mmap.mmap(file.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC).close()
+        except PermissionError:
+            return False
+    return True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +112,8 @@ def prepare(work: Path, device: str) -> None:
         "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
         "TRITON_CACHE_DIR": str(work / "triton"),
         "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",  # one machine, whose other interfaces may lead nowhere
+        "NCCL_SOCKET_IFNAME": "lo",
     }
     if not os.access(os.environ.get("HOME", "/"), os.W_OK):
         variables["XDG_CACHE_HOME"] = str(work / "cache")
@@ -82,6 +121,7 @@ def prepare(work: Path, device: str) -> None:
         variables["OMP_NUM_THREADS"] = "4"
     for name, value in variables.items():
         os.environ.setdefault(name, value)
+    os.environ["TMPDIR"] = str(work.parent)  # where programs may be kept, which compilers need, too
 
 
 REQUIRED = ("torch", "deepspeed", "megatron", "omegaconf", "sentencepiece", "tokenizers", "safetensors")

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from tools.gpu.record import Contact
 
@@ -19,44 +21,71 @@ PACKAGES = (
     *("tokenizers", "safetensors", "zstandard", "pydantic", "pytest"),
 )
 SMI = "name,memory.total,memory.used,driver_version,clocks.sm,clocks.mem,power.limit,compute_cap"
+SMI_SECONDS = 5
 PRODUCT, COPIED = 8192, 1 << 31  # rows and columns of a product; bytes of a copy
-REPEATS = 20
 
 
 def environment(contact: Contact) -> None:
-    """Records versions, compilers and the device. Raises RuntimeError where torch sees no GPU that was asked for."""
-    found: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
+    """Records versions, compilers and the device. Raises RuntimeError where torch sees no GPU that was asked for; what
+    else cannot be told is a line of its own.
+    """
     contact.fact("python", f"{platform.python_version()} at {sys.executable}")
-    contact.fact("versions", found)
-    contact.fact("cores, load", [len(os.sched_getaffinity(0)), os.getloadavg()[0]])
-    contact.fact("compilers", {name: shutil.which(name) for name in ("gcc", "g++", "nvcc")})
-    contact.fact("Python.h", Path(sysconfig.get_paths()["include"], "Python.h").exists())
-    contact.fact("driver file", Path("/proc/driver/nvidia/version").exists())
-    contact.fact("nvidia-smi", _said("nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"))
-    contact.fact("topology", _said("nvidia-smi", "topo", "-m"))
+    contact.fact("versions", {name: _version(name) for name in PACKAGES})
+    if contact.device == "cuda":
+        _device(contact)
+    asked: dict[str, Callable[[], Any]] = {
+        "cores, load": lambda: [len(os.sched_getaffinity(0)), os.getloadavg()[0]],
+        "compilers": lambda: {name: shutil.which(name) for name in ("gcc", "g++", "nvcc")},
+        "Python.h": lambda: Path(sysconfig.get_paths()["include"], "Python.h").exists(),
+        "driver file": lambda: Path("/proc/driver/nvidia/version").exists(),
+        "device files": lambda: sorted(file.name for file in Path("/dev").glob("nvidia*")),
+        "work folder": lambda: str(contact.work),
+        "DeepSpeed's accelerator": _deepspeed,
+        "nvidia-smi": lambda: _said("nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"),
+        "topology": lambda: _said("nvidia-smi", "topo", "-m"),
+    }
+    for name, answer in asked.items():
+        try:
+            contact.fact(name, answer())
+        except Exception as error:
+            contact.failed(error, name=name)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _deepspeed() -> str:
     from deepspeed.accelerator import get_accelerator
 
-    contact.fact("DeepSpeed's accelerator", get_accelerator().device_name())
-    if contact.device == "cuda":
-        import torch
+    return str(get_accelerator().device_name())
 
-        if not torch.cuda.is_available():
-            raise RuntimeError(f"torch {torch.__version__} sees no GPU here; --device cpu --tiny rehearses without one")
-        properties = torch.cuda.get_device_properties(0)
-        contact.fact("device", torch.cuda.get_device_name(0))
-        contact.fact("capability", [properties.major, properties.minor])
-        contact.fact("memory, GiB", round(properties.total_memory / 2**30, 2))
-        contact.fact("NCCL, cuDNN", [*torch.cuda.nccl.version(), torch.backends.cudnn.version()])
+
+def _device(contact: Contact) -> None:
+    import torch
+
+    contact.fact("a bad fork", torch.cuda._is_in_bad_fork())  # the parent has asked CUDA, and no phase can use it
+    try:
+        torch.cuda.init()  # what is counted before that may be files
+        seen = torch.cuda.device_count()
+    except (RuntimeError, AssertionError) as error:
+        contact.fact("torch.cuda.init", str(error))
+        seen = 0
+    if not seen:
+        raise RuntimeError(f"torch {torch.__version__} sees no GPU here; --device cpu --tiny rehearses without one")
+    properties = torch.cuda.get_device_properties(0)
+    contact.fact("device", torch.cuda.get_device_name(0))
+    contact.fact("capability", [properties.major, properties.minor])
+    contact.fact("memory, GiB", round(properties.total_memory / 2**30, 2))
+    contact.fact("NCCL, cuDNN", [*torch.cuda.nccl.version(), torch.backends.cudnn.version()])
 
 
 def _said(*words: str) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{type(error).__name__}: {error}"
     return (done.stdout or done.stderr).strip()
@@ -66,7 +95,7 @@ def ceilings(contact: Contact) -> None:
     """Measures what no program passes here: bf16 products of large matrices, TFLOP/s; copies in its memory, TB/s."""
     import torch
 
-    from tools.bench.rows import rate
+    from tools.gpu.measuring import three
 
     width, size = (64, 1 << 16) if contact.tiny else (PRODUCT, COPIED)
     left, right = (torch.randn(width, width, device=contact.device, dtype=torch.bfloat16) for _ in range(2))
@@ -76,9 +105,7 @@ def ceilings(contact: Contact) -> None:
         "copy": (lambda: target.copy_(source), 2 * size / 1e12, "TB/s"),
     }
     for name, (work, amount, unit) in works.items():
-        measured = rate(work, amount, contact.device, REPEATS)
-        measured()
-        contact.series(name, unit, [measured() for _ in range(3)], width=width, bytes=size)
+        contact.series(name, unit, three(contact, name, unit, work, amount), width=width, bytes=size)
 
 
 def kernels(contact: Contact, compiled: bool) -> None:
@@ -102,6 +129,21 @@ def kernels(contact: Contact, compiled: bool) -> None:
             found = check()
         except Exception as error:
             contact.failed(error, name=name)
+            if contact.device == "cuda":
+                _still_works(contact, name)
         else:
             contact.check(found.name, found.ok, found.value, found.limit, found.note)
         contact.fact(f"{name}, s", round(time.time() - began, 2))
+
+
+def _still_works(contact: Contact, name: str) -> None:
+    """Raises RuntimeError where what a kernel did has ended this process's work on the GPU: each later check would fail
+    for that reason alone.
+    """
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        contact.fact("context lost", f"{name}: {error}")
+        raise RuntimeError(f"context lost in {name}; the checks after it were not made") from error

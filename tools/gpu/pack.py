@@ -29,12 +29,13 @@ from tools.gpu import kit
 from tools.gpu.science import TASKS
 
 MOST_BYTES = 60 << 20
-# what the machine lacks, or has in a version that is too old; deepspeed is built from its source, which is Python alone
+# what the machine lacks, or has in a version that is too old; those of BUILT have no wheels, and are Python alone
 PACKAGES = (
     *("hjson", "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions", "omegaconf"),
     *("megatron_core", "zstandard", "sentencepiece"),
+    *("nltk", "absl_py", "six", "joblib", "click", "defusedxml"),  # for rouge_score, which scores written answers
 )
-BUILT = "deepspeed"
+BUILT = ("deepspeed", "rouge_score")
 PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014", "manylinux1")
 STAMPS = "packed.json"  # in the kit: what each archive was made of
 HELD_OUT = "0.02"  # of the text
@@ -77,9 +78,9 @@ def version_of(package: str) -> str:
 
 
 def pack_wheels(folder: Path, python: str) -> None:
-    """Downloads the wheels for Linux on x86-64, and builds DeepSpeed's; those that are there already are kept."""
+    """Downloads the wheels for Linux on x86-64, and builds those of BUILT; those that are there already are kept."""
     folder.mkdir(exist_ok=True)
-    wanted = {name: version_of(name) for name in (*PACKAGES, BUILT)}
+    wanted = {name: version_of(name) for name in (*PACKAGES, *BUILT)}
     for wheel in folder.glob("*.whl"):
         name, version, *_, tag, _abi, _platform = wheel.stem.split("-")
         if wanted.get(name) != version or tag not in (f"cp{python.replace('.', '')}", "py3", "py2.py3"):
@@ -90,7 +91,7 @@ def pack_wheels(folder: Path, python: str) -> None:
         if list(folder.glob(f"{name}-*.whl")):
             continue
         one = f"{name}=={version}"
-        if name == BUILT:
+        if name in BUILT:
             built = ("wheel", "--no-deps", "--no-build-isolation", "--no-binary", name, "--wheel-dir", str(folder), one)
             _run(*pip, *built, DS_BUILD_OPS="0", CUDA_VISIBLE_DEVICES="")
         else:

@@ -7,6 +7,7 @@ python tools/gpu/parity.py FOLDER     the half that a phase starts beside its ow
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import shutil
@@ -27,7 +28,8 @@ from tools.gpu.record import Contact
 from tools.gpu.runner import program
 from tools.small_tasks import make_task
 
-SECONDS = 90.0  # of a run
+SECONDS, SLOW = 90.0, 75.0  # of a run, and after which the log says where it is
+LOG_LINES = 15  # of a case that differs
 LOSS, OTHER = 1e-5, 1e-3  # how far from the CPU: nats; a fraction of its number, or of 1 where that is more
 LOSS_BF16 = 2e-3
 SMALL = [
@@ -54,6 +56,7 @@ TASKS: dict[str, list[str]] = {  # by the shapes of tools/small_tasks.py
     "generation": [*FAMILIES["t5"], "task.form=text"],
     "sentences-nli": ENCODER,
 }
+NEEDS = {"generation": ("sacrebleu", "rouge_score")}  # what scores a case's answers
 GRAPHS, COMPILED = "graphs", "compiled"  # groups in bf16; the second compiles blocks on a GPU
 GROUPS = {
     "families": FAMILY_CASES,
@@ -78,36 +81,69 @@ def parity(contact: Contact, group: str) -> None:
     place = contact.work / "parity" / group
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    cases = {name: words(place, group, name) for name in GROUPS[group]}
+    cases = {}
+    for name in GROUPS[group]:
+        if lacking := [library for library in NEEDS.get(name, ()) if importlib.util.find_spec(library) is None]:
+            contact.fact(f"{name}: left out", f"{', '.join(lacking)} cannot be imported here")
+        else:
+            cases[name] = words(place, group, name)
     write_json(place / CASES, cases)
     beside = subprocess.Popen([sys.executable, __file__, str(place)])
     fast = ["train.cuda_graphs=on", *(["train.compile=on"] if group == COMPILED else [])]
     bf16 = group in (GRAPHS, COMPILED)
     for name, case in cases.items():
         here = [*case, *(fast if contact.device == "cuda" else [])]
-        code = run(place / "here" / _folder(name), contact.device, here, SECONDS)
+        halves = [place / half / _folder(name) for half in ("here", "cpu")]
+        code = run(halves[0], contact.device, here, SECONDS)
         while not (beside_code := _code(place / "cpu" / _folder(name))).exists() and beside.poll() is None:
             time.sleep(0.05)
         if code != 0 or not beside_code.exists() or parse_json(beside_code.read_bytes()) != 0:
             contact.check(f"{name}: ends well on both", False, code, 0)
+            _tell_logs(contact, name, halves)
             continue
-        halves = [place / half / _folder(name) for half in ("here", "cpu")]
-        compare(contact, name, *(dict(numbers(half)) for half in halves), bf16=bf16)
+        same = compare(contact, name, *(dict(numbers(half)) for half in halves), bf16=bf16)
         if bf16:
-            log = RunDir(halves[0]).rank_log(0).read_text()
-            said = next((line for line in log.splitlines() if WITHOUT in line), "")
-            contact.check(f"{name}: keeps its graphs", not said, int(bool(said)), 0, said)
+            same = kept_graphs(contact, name, halves[0]) and same
+        if not same:
+            _tell_logs(contact, name, halves)
     shutil.rmtree(place, ignore_errors=True)
 
 
-def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str, float], bf16: bool = False) -> None:
-    """Records how far a case's losses are from the CPU's, and the rest of its numbers; notes the worst of each."""
+def kept_graphs(contact: Contact, name: str, run_folder: Path) -> bool:
+    """Records whether a run has kept its CUDA graphs: its log says where it has not. Returns whether it has."""
+    said = next((line for line in _log(run_folder) if WITHOUT in line), "")
+    contact.check(f"{name}: keeps its graphs", not said, int(bool(said)), 0, said)
+    return not said
+
+
+def _log(run_folder: Path) -> list[str]:
+    """Returns the lines of rank 0's log; none where there is none."""
+    log = RunDir(run_folder).rank_log(0)
+    return log.read_text(errors="replace").splitlines() if log.exists() else []
+
+
+def _tell_logs(contact: Contact, name: str, halves: list[Path]) -> None:
+    """Records the last lines of both halves' logs: the folders go when the phase ends."""
+    for what, half in zip(("here", "on the CPU"), halves, strict=True):
+        contact.fact(f"{name}: the log {what}", "\n".join(_log(half)[-LOG_LINES:]))
+
+
+def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str, float], bf16: bool = False) -> bool:
+    """Records how far a case's losses are from the CPU's, and the rest of its numbers; notes the worst of each, and all
+    of them where one is too far. Returns whether none is.
+    """
+    same = True
     for what, limit in (("losses", LOSS_BF16),) if bf16 else (("losses", LOSS), ("other numbers", OTHER)):
         keys = [key for key in here | there if key.endswith(" loss") == (what == "losses")]
         apart = {key: distance(here, there, key) for key in keys}
         worst = max(keys, key=lambda key: apart[key], default="there are none")
         value = apart.get(worst, math.inf)
         contact.check(f"{name}: {what} from the CPU's", value <= limit, value, limit, worst)
+        if value > limit and keys:
+            numbers_of_both = {key: [here.get(key), there.get(key)] for key in keys}
+            contact.fact(f"{name}: {what} here and on the CPU", numbers_of_both)
+        same = same and value <= limit
+    return same
 
 
 def words(place: Path, group: str, name: str) -> list[str]:
@@ -126,7 +162,7 @@ def run(folder: Path, device: str, case: list[str], seconds: float) -> int | Non
     """Runs a case in a run folder. Returns its exit code; None: it took longer than `seconds`."""
     folder.parent.mkdir(exist_ok=True)
     where = [f"run.dir={folder.parent}", f"run.name={folder.name}", f"train.device={device}"]
-    process = program([*case, *where], folder.parent)
+    process = program([*case, *where], folder.parent, SLOW)
     process.join(seconds)
     code = process.exitcode
     process.kill()

@@ -18,11 +18,14 @@ from tools.gpu.record import LOG, Contact
 from tools.gpu.runner import program
 
 _RUN = [
-    *("train.steps=60", "train.global_batch=16", "train.micro_batch=8", "train.log_every=1", "train.eval_every=30"),
-    *("train.eval_batches=2", "train.deterministic=true", "checkpoint.every=20", "schedule.warmup_steps=10"),
+    *("train.steps=120", "train.global_batch=16", "train.micro_batch=8", "train.log_every=1", "train.eval_every=60"),
+    *("train.eval_batches=2", "train.deterministic=true", "checkpoint.every=40", "schedule.warmup_steps=10"),
     *("model.layers=4", "model.width=256", "model.heads=4", "model.context=256", "model.vocab_size=2000"),
 ]
-_TINY_RUN = ["train.steps=6", "checkpoint.every=2", "model.layers=2", "model.width=64", "model.context=32"]
+_TINY_RUN = ["train.steps=12", "checkpoint.every=4", "model.layers=2", "model.width=64", "model.context=32"]
+
+
+SLOW = 75.0  # seconds, after which the log says where a run is
 
 
 def losses(contact: Contact) -> None:
@@ -54,21 +57,27 @@ def resume(contact: Contact) -> None:
     from gpt1_ds.common.rundir import RunDir
     from tools import runs
     from tools.families import make_data
+    from tools.gpu.parity import kept_graphs
+    from tools.gpu.training import graphs
 
     data, place = make_data(contact.work / "text-causal"), contact.work / "resume"
     shutil.rmtree(place, ignore_errors=True)
     words = ["pretrain", "-c", "pretrain/gpt1_117m"]
     words += [*_RUN, *(_TINY_RUN if contact.tiny else []), f"data.path={data}", f"train.device={contact.device}"]
-    words += [f"run.dir={place}"]
+    words += [f"run.dir={place}", *graphs()]
     whole, killed = RunDir(place / "whole"), RunDir(place / "killed")
-    _finish(program([*words, "run.name=whole"], contact.work))
-    victim, half = program([*words, "run.name=killed"], contact.work), max(runs.losses(whole)) // 2 + 1
+    _finish(program([*words, "run.name=whole"], contact.work, SLOW))
+    steps = max(runs.losses(whole))
+    victim, half = program([*words, "run.name=killed"], contact.work, SLOW), steps // 2 + 1
     while runs.last_step(killed) < half and victim.is_alive():
         time.sleep(0.005)
     victim.kill()
     victim.join()
-    contact.fact("killed after step", runs.last_step(killed))
-    _finish(program([*words, "run.name=killed"], contact.work))
+    last = runs.last_step(killed)
+    contact.check("the kill came before the end: the last step", last < steps, last, steps - 1)
+    _finish(program([*words, "run.name=killed"], contact.work, SLOW))
+    for run in (whole, killed):
+        kept_graphs(contact, run.path.name, run.path)
     readers: dict[str, Callable[[RunDir], dict[Any, Any]]] = {"losses": runs.losses, "weights": runs.weights}
     for what, read in readers.items():
         wanted, found = read(whole), read(killed)
@@ -90,7 +99,7 @@ def doctor(contact: Contact) -> None:
 
 def tests(contact: Contact, name: str) -> None:
     """Runs a file of tests/gpu; the log names every test."""
-    words = ("-q", "-rA", "-p", "no:cacheprovider", "--durations=10")
+    words = ("-v", "-p", "no:cacheprovider", "-p", "tools.gpu.failures", "--durations=10")
     _command(contact, "-m", "pytest", *words, f"tests/gpu/test_{name}.py")
 
 

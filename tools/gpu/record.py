@@ -2,7 +2,7 @@
 
 Every line has `phase`, `seconds` since the contact began, and `kind`:
 
-    start     format, host, date, device (cuda or cpu), tiny, budget
+    start     format, host, date, device (cuda or cpu), tiny, budget; code, argv, utc, variables
     fact      name, value
     series    name, unit, values: a figure for each of three series; and what else was seen meanwhile
     check     name, ok, value, limit, note (gpt1_ds/diagnostics/report.py)
@@ -24,7 +24,7 @@ from typing import IO, Any
 
 FORMAT = 1
 RESULTS, LOG = "results.jsonl", "log.txt"  # in the output folder
-LONGEST = 4000  # letters of a string in a line
+LONGEST, LONGEST_TRACE = 4000, 20_000  # letters of a string in a line, and of a traceback
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Contact:
         """Add a line to the results, and show it."""
         line = {"phase": self.phase, "seconds": round(time.time() - self.began, 1), "kind": kind, **facts}
         text = json.dumps(_plain(line), allow_nan=False)
-        with (self.out / RESULTS).open("a") as file:  # one short write, which no other process cuts in two
-            file.write(text + "\n")
+        with (self.out / RESULTS).open("ab", 0) as file:  # one write, which no other process cuts in two
+            file.write(text.encode() + b"\n")
         print(text if len(text) <= 400 else text[:400] + " ...", file=self.console, flush=True)
 
     def fact(self, name: str, value: Any) -> None:
@@ -61,14 +61,17 @@ class Contact:
         self.write("check", name=name, ok=ok, value=value, limit=limit, note=note)
 
     def failed(self, error: BaseException, **facts: Any) -> None:
+        """Add what was raised to the results, and its traceback to the log, too."""
         trace = "".join(traceback.format_exception(error))
+        with (self.out / LOG).open("a") as file:
+            file.write(trace)
         self.write("failed", error=f"{type(error).__name__}: {error}", trace=trace, **facts)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, longest: int = LONGEST) -> Any:
     """`value` as JSON has it: a number that is not finite becomes null, a long string is cut in its middle."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(one, LONGEST_TRACE if key == "trace" else LONGEST) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, bool | int) or value is None:
@@ -76,4 +79,4 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     text = str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 4]} ... {text[-3 * LONGEST // 4 :]}"
+    return text if len(text) <= longest else f"{text[: longest // 4]} ... {text[-3 * longest // 4 :]}"

@@ -20,15 +20,18 @@ from pathlib import Path
 
 from tools.gpu.record import LOG, Contact
 
+NO_TIME, TIMED_OUT = "s of the budget were left", "timed out after"  # words of the results
 SHORTEST = 10.0  # seconds; with less than that left no phase is started
 LOG_BYTES = 400_000  # of each phase: the first and the last half of it
+SLOW_DEATH = 10.0  # seconds until nobody waits for a child that was killed, and that a driver's call keeps
+_DUMPS: list[float] = []  # when this phase says where it is, seconds of the monotonic clock
 SLOWER = 8  # how much longer a phase may take on a CPU
 
 
 @dataclass(frozen=True)
 class Phase:
     """Something asked of a GPU: at most `limit` seconds of it. `needs_cuda`: a CPU cannot even rehearse it. `decides`:
-    where it fails, nothing else is asked.
+    where it raises, nothing else is asked.
     """
 
     name: str
@@ -50,11 +53,11 @@ def run(phases: Sequence[Phase], contact: Contact, budget: float) -> str | None:
         elif phase.needs_cuda and contact.device == "cpu":
             at.write("skipped", reason="it needs a GPU")
         elif left < SHORTEST:
-            at.write("skipped", reason=f"{max(0.0, left):.0f} s of the budget were left")
+            at.write("skipped", reason=f"{max(0.0, left):.0f} {NO_TIME}")
         else:
             limit = phase.limit * (SLOWER if contact.device == "cpu" else 1)
             outcome = _run(phase, at, min(limit, left - SHORTEST / 2))
-            stopped = phase.name if phase.decides and outcome != "done" else None
+            stopped = phase.name if phase.decides and outcome == "failed" else None  # a slow answer decides nothing
     return stopped
 
 
@@ -79,9 +82,9 @@ def _outcome(child: ForkProcess, limit: float) -> str:
     child.kill()
     with contextlib.suppress(ProcessLookupError):  # what it started may outlive it
         os.killpg(child.pid, signal.SIGKILL)  # type: ignore[arg-type]
-    child.join()
+    child.join(SLOW_DEATH)
     if code is None:
-        return f"timed out after {limit:.0f} s"
+        return f"{TIMED_OUT} {limit:.0f} s"
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return "done" if code == 0 else "failed"
@@ -96,6 +99,7 @@ def _child(phase: Phase, contact: Contact, limit: float) -> None:
         os.dup2(descriptor, stream)
     sys.stdout, sys.stderr = (os.fdopen(stream, "w", 1, closefd=False) for stream in (1, 2))
     faulthandler.enable()
+    _DUMPS[:] = [time.monotonic() + 0.9 * limit]
     faulthandler.dump_traceback_later(0.9 * limit)  # where it hangs
     code = 0
     try:
@@ -107,19 +111,25 @@ def _child(phase: Phase, contact: Contact, limit: float) -> None:
     os._exit(code)  # nothing of the parent's is cleaned up here
 
 
-def program(words: Sequence[str], folder: Path) -> ForkProcess:
+def program(words: Sequence[str], folder: Path, slow: float | None = None) -> ForkProcess:
     """Starts `gpt1-ds WORDS` in `folder`, in a fork of this process, in which the libraries are loaded and the GPU is
-    unused.
+    unused. After `slow` seconds the log says where it is.
     """
-    process = multiprocessing.get_context("fork").Process(target=_program, args=(words, folder))
+    process = multiprocessing.get_context("fork").Process(target=_program, args=(words, folder, slow))
+    faulthandler.cancel_dump_traceback_later()  # the fork has not its thread, and would wait for it for ever
     process.start()
+    if _DUMPS and (left := _DUMPS[0] - time.monotonic()) > 0:
+        faulthandler.dump_traceback_later(left)
     return process
 
 
-def _program(words: Sequence[str], folder: Path) -> None:
+def _program(words: Sequence[str], folder: Path, slow: float | None) -> None:
     from gpt1_ds.cli import main
 
     die_with_parent()
+    faulthandler.enable()
+    if slow is not None:
+        faulthandler.dump_traceback_later(slow)
     os.chdir(folder)
     code = main(list(words))
     sys.stdout.flush()

@@ -18,7 +18,7 @@ from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
 from gpt1_ds.model import proof
 from tools.bench.ours import TINY, initial_weights
-from tools.bench.rows import rate
+from tools.gpu.measuring import three
 from tools.gpu.record import Contact
 from tools.gpu.training import used
 
@@ -81,5 +81,5 @@ def _timed(contact: Contact, name: str, write: Callable[[], Tensor]) -> None:
     rows, _, new = sizes(contact)
     first_BT = write()  # the second one is timed
     assert first_BT.shape == (rows, new), f"{tuple(first_BT.shape)}"
-    measured = rate(write, rows * new, contact.device)
-    contact.series(name, "tokens/s", [measured() for _ in range(3)], first_tokens=first_BT[0, :8].tolist(), **used())
+    values = three(contact, name, "tokens/s", write, rows * new)
+    contact.series(name, "tokens/s", values, first_tokens=first_BT[0, :8].tolist(), **used())

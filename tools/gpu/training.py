@@ -22,12 +22,12 @@ from gpt1_ds.plan import memory
 from tools.bench.loop import Loop
 from tools.bench.ours import Ours, Text, gpt1, tokens_per_step
 from tools.bench.peers import Plain, Transformers
-from tools.bench.rows import Options, rate, wait_for
+from tools.bench.rows import Options, wait_for
+from tools.gpu.measuring import three
 from tools.gpu.record import Contact
 
 ROWS, TINY_ROWS = 64, 2
 WARM_UP = 6  # steps: two of each kind, its capture and its proof, and one with the graph
-STEPS = 10  # of a series
 TRACE_BYTES = 15 << 20
 MOST_OPERATORS = 45
 
@@ -60,16 +60,29 @@ def graphs() -> list[str]:
     return ["train.cuda_graphs=on"] if "on" in kinds else []
 
 
-def timed(contact: Contact, name: str, step: Callable[[], Any], tokens: int, warm_up: int, **facts: Any) -> None:
-    """Records three series of `step`, in tokens per second, after first steps, whose seconds and losses are kept."""
+def timed(
+    contact: Contact,
+    name: str,
+    step: Callable[[], Any],
+    tokens: int,
+    warm_up: int,
+    ready: Callable[[], None] | None = None,
+    **facts: Any,
+) -> None:
+    """Records three series of `step`, in tokens per second, after first steps, whose seconds and losses are kept. What
+    is known is written at once: a phase may be killed at any time.
+    """
+    contact.fact(f"{name}, before its first step", facts)
     firsts, losses = [], []
-    for _ in range(warm_up):
+    for number in range(1, warm_up + 1):
         began = time.perf_counter()
         losses.append(float(step()))
         wait_for(contact.device)
         firsts.append(round(time.perf_counter() - began, 3))
-    measured = rate(step, tokens, contact.device, 1 if contact.tiny else STEPS)
-    values = [measured() for _ in range(3)]
+        contact.fact(f"{name}, step {number}", {"seconds": firsts[-1], "loss": losses[-1]})
+    if ready is not None:
+        ready()
+    values = three(contact, name, "tokens/s", step, tokens)
     contact.series(name, "tokens/s", values, tokens=tokens, first_steps_s=firsts, losses=losses, **used(), **facts)
 
 
@@ -87,9 +100,11 @@ def ours(contact: Contact, *words: str) -> None:
     began = time.perf_counter()
     text = Text(config)
     engine = Ours(config, text, contact.device)
-    facts = {"build_s": round(time.perf_counter() - began, 1), "first_loss": first_loss(engine, text.ours(0))}
-    timed(contact, "ours", engine.step, tokens_per_step(config), WARM_UP, **facts, **_planned(config))
-    contact.fact("graphs", graph_facts(engine))
+    facts = {"build_s": round(time.perf_counter() - began, 1), "rows": config.train.global_batch, **_planned(config)}
+    contact.fact("ours, built", facts)
+    facts["first_loss"] = first_loss(engine, text.ours(0))
+    ready = partial(tell_graphs, contact, engine)
+    timed(contact, "ours", engine.step, tokens_per_step(config), WARM_UP, ready, **facts)
 
 
 def graphed(contact: Contact) -> None:
@@ -111,6 +126,11 @@ def graph_facts(engine: Ours) -> dict[str, Any]:
     """Returns how many CUDA graphs an engine uses, and why it uses none."""
     passes = getattr(engine.engine, "graphs", None)
     return {"count": passes.count, "problem": passes.problem} if passes else {"count": 0, "problem": "none are made"}
+
+
+def tell_graphs(contact: Contact, engine: Ours) -> None:
+    """Records the graphs of an engine whose first steps are done."""
+    contact.fact("graphs", graph_facts(engine))
 
 
 def first_loss(engine: Ours, batches: Sequence[Any]) -> float:
@@ -141,23 +161,34 @@ def transformers(contact: Contact) -> None:
 
 
 def plain(contact: Contact, compiled: bool) -> None:
-    """Measures a hand-written GPT-1 with SDPA and its dropout, in bf16 autocast."""
+    """Measures a hand-written GPT-1 with SDPA and its dropout, in bf16 autocast; where it is compiled also with bf16
+    weights on fp32 masters. A ratio takes the faster one.
+    """
     backend = "inductor" if contact.device == "cuda" else "eager"  # a CPU shows that it is traced
 
-    def measure(count: int) -> None:
+    def measure(count: int, masters: bool) -> None:
+        torch.compiler.reset()  # what was compiled for the other one
         config = gpt1(options(contact), count)
         model = Plain(config)
         form = torch.compile(model, dynamic=False, backend=backend) if compiled else model
-        _loop(contact, f"plain{', compiled' * compiled}", config, model, form)
+        name = f"plain{', compiled' * compiled}{', fp32 masters' * masters}"
+        _loop(contact, name, config, model, form, masters)
 
-    with_rows(contact, rows(contact), measure)
+    for masters in (False, True) if compiled else (False,):
+        with_rows(contact, rows(contact), partial(measure, masters=masters))
+        gc.collect()  # the model before it
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
 
-def _loop(contact: Contact, name: str, config: Config, model: Any, form: Any, **facts: Any) -> None:
+def _loop(
+    contact: Contact, name: str, config: Config, model: Any, form: Any, masters: bool = False, **facts: Any
+) -> None:
     text = Text(config)
-    loop = Loop(model, config.optimizer, text.plain, contact.device)
+    loop = Loop(model, config.optimizer, text.plain, contact.device, masters)
     first = evaluated(model, text.plain(0), contact.device)
-    step = partial(loop.step, form, autocast=True)
+    step = partial(loop.step, form, autocast=not masters)
     facts |= {"first_loss": first, "rows": config.train.micro_batch}
     timed(contact, name, step, tokens_per_step(config), WARM_UP // 2, **facts)
 

@@ -109,6 +109,15 @@ def test_a_gradient_that_is_off_alone(name: str, precision: str, part: float, mo
     assert record.note.startswith(f"of {name}, ")
 
 
+def test_every_tensor_over_its_limit_is_named() -> None:
+    errors = {"output": 0.1, "input": 0.2, "bias": 1e-9}
+    record = numerics._judged("block", errors, dict.fromkeys(errors, 1e-6), "fp32")
+    assert not record.ok
+    assert "input" in record.note
+    assert "output (0.1, limit 8e-06)" in record.note
+    assert "bias" not in record.note
+
+
 def test_one_element_of_a_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     group, keep, drawn = connect_alone(), dropout.keep_mask, []
     assert numerics.block(CPU, model(), group, "fp32", "exact").ok

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ from tools.fakecuda.graphs import Repeats
 
 WIDTH = 5  # columns of a graph, so that a text has several
 Work = Callable[[], Tensors]
+BEFORE = Path(graphed_steps.__file__).read_text().partition("self.recorder.capture(work)")[0]
+CAPTURE = f"gpt1_ds/evaluation/graphed_steps.py:{len(BEFORE.splitlines())}"
 
 
 class Recorder(Repeats):
@@ -160,7 +163,10 @@ def test_beams_are_those_of_ordinary_steps(
     ("recorder", "reason"),
     [
         (Wrong, "a graph gives other logits than the pass that it was captured from"),
-        (Refuses, "RuntimeError: operation not permitted when stream is capturing"),
+        (
+            Refuses,
+            f"RuntimeError: operation not permitted when stream is capturing ({CAPTURE})",
+        ),
     ],
 )
 def test_a_graph_that_fails_is_given_up_in_one_line(

@@ -1,0 +1,67 @@
+"""Importing the libraries does not ask CUDA for devices: no fork of a process that has asked can use one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt1_ds.common import memory
+from gpt1_ds.launcher import libraries
+
+
+@pytest.fixture
+def without_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A host of two GPUs, on which NVML fails; asking CUDA is an error."""
+
+    def ask_cuda() -> int:
+        raise AssertionError("CUDA was asked: every fork of this process is a bad one")
+
+    for name in ("nvidia0", "nvidia3", "nvidiactl"):
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(memory, "DEVICES", tmp_path)
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: -1)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", ask_cuda, raising=False)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("without_nvml")
+@pytest.mark.parametrize(("visible", "count"), [(None, 2), ("1", 1), ("0,1", 2), ("0,5", 1), ("GPU-a1", 1), ("", 0)])
+def test_files_are_counted_where_nvml_fails(visible: str | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with libraries.counted_devices():
+        assert (torch.cuda.device_count(), torch.cuda.is_available()) == (count, count > 0)
+
+
+@pytest.mark.usefixtures("without_nvml")
+def test_whoever_uses_cuda_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with libraries.counted_devices():
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        with pytest.raises(AssertionError, match="CUDA was asked"):
+            torch.cuda.device_count()
+    monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("without_nvml")
+def test_nothing_is_counted_afterwards_or_where_nvml_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.cuda._device_count_nvml
+    with libraries.counted_devices():
+        assert torch.cuda._device_count_nvml is not before
+    assert torch.cuda._device_count_nvml is before
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 8)
+    with libraries.counted_devices():
+        assert torch.cuda.device_count() == 8
+
+
+@pytest.mark.usefixtures("without_nvml")
+def test_loading_counts_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the libraries ask for while they are imported; they are imported already here."""
+    asked = []
+    real = libraries._nothing_compiled
+    monkeypatch.setattr(libraries, "_nothing_compiled", lambda: asked.append(torch.cuda.device_count()) or real())
+    libraries.load()
+    assert asked == [2]
