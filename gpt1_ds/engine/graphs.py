@@ -80,7 +80,6 @@ class CudaRecorder:
         return results
 
     def capture(self, work: Callable[[], Tensors]) -> tuple[Replay, Tensors]:
-        gc.collect()  # what is in reference cycles holds memory, or nodes of autograd that know another stream
         if self._keeper is None:
             self.pool = torch.cuda.graph_pool_handle()
             self._keeper, _ = self._captured(lambda: (torch.zeros(1, device=self.device),))
@@ -213,6 +212,7 @@ class GraphedPasses:
 
     def _capture(self, kind: _Kind, work: Callable[[], Tensors]) -> str | None:
         """Why it was not possible."""
+        gc.collect()  # what is in reference cycles holds memory, or nodes of autograd that know another stream
         try:
             with self.capturing():
                 kind.replay, kind.results = self.recorder.capture(work)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gpt1_ds.architecture.block import FARTHEST, RELATIVE_BUCKETS
 from gpt1_ds.architecture.layer import Parameter
+from gpt1_ds.model.caches import Place
 from gpt1_ds.model.layers import TensorParallel, cut_parameter
 
 
@@ -62,12 +63,12 @@ def _edges_passed(distance_D: Tensor, starts: tuple[int, ...]) -> Tensor:
     return passed_D
 
 
-def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool, first_1: Tensor | None = None) -> Tensor:
-    """fp32 [N, S, T] of the last S of T positions, or of one at `first`, int64. The bias is the same along a diagonal:
+def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool, place: Place | None = None) -> Tensor:
+    """fp32 [N, S, T] of the last S of T positions, or of the one at `place`. The bias is the same along a diagonal:
     one product with the tables gives it for every distance, and its gradient is a sum in a fixed order.
     """
-    if first_1 is not None:
-        distance_T = torch.arange(keys, device=table_NK.device) - first_1
+    if place is not None:
+        distance_T = torch.arange(keys, device=table_NK.device) - place.column_1
         return _bias(table_NK, distance_T, bidirectional).unsqueeze(1)
     distance_D = torch.arange(1 - keys, keys, device=table_NK.device)[: queries + keys - 1]
     bias_ND = _bias(table_NK, distance_D, bidirectional)

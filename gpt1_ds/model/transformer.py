@@ -147,11 +147,11 @@ class Attention(HeadAttention):
         qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
         parts_3GSH = qkv.permute(3, 1, 2, 0, 4).flatten(1, 2)
         q_GSH, k_GSH, v_GSH = parts_3GSH
-        visible_BST = None
         if cache is not None:
             k_GSH, v_GSH = cache.extend(parts_3GSH[1:])
-            visible_BST = cache.columns.visible(len(qkv), k_GSH.shape[1])
-        bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), k_GSH.shape[1], cache)
+        columns = None if cache is None else cache.columns
+        visible_BST = None if columns is None else columns.visible(len(qkv), k_GSH.shape[1])
+        bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), k_GSH.shape[1], columns)
         scores = Scores(self.factor, None if self.causal else _until(facts_BF, qkv.shape[2]), bias_NST=bias_NST)
         if facts_BF.shape[1] > COLUMNS:
             bounds_B2S = documents.bounds(facts_BF, len(qkv), self.stack)
@@ -159,12 +159,11 @@ class Attention(HeadAttention):
         out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_BF, scores, site, cache is not None, visible_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
-    def _bias(self, table_NK: Tensor, queries: int, keys: int, cache: KeyValueCache | None) -> Tensor:
+    def _bias(self, table_NK: Tensor, queries: int, keys: int, columns: Columns | None) -> Tensor:
         """Returns fp32 [N, S, T], which is the same for all blocks of a stack."""
-        if cache is None:
+        if columns is None:
             return score_bias(table_NK, queries, keys, self.encodes)
-        first_1 = None if cache.columns.place is None else cache.columns.place.column_1
-        return cache.columns.once("bias", lambda: score_bias(table_NK, queries, keys, self.encodes, first_1))
+        return columns.once("bias", lambda: score_bias(table_NK, queries, keys, self.encodes, columns.place))
 
 
 class CrossAttention(HeadAttention):
