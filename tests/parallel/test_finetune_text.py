@@ -86,9 +86,10 @@ def test_every_layout_equals_one_process(name: str, layout: str, run: Run) -> No
 def answer_of_rank(overrides: list[str]) -> str:
     """Runs on every rank: what is raised where rank 1 alone cannot write its texts."""
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
+    from gpt1_ds.engine.transfer import Sender
     from gpt1_ds.evaluation import task_scores
 
-    connect(60)
+    device = connect(60)
     groups = ProcessGroups(load([], overrides))
 
     def write(*_: object, **__: object) -> list[str]:
@@ -98,7 +99,7 @@ def answer_of_rank(overrides: list[str]) -> str:
 
     task_scores.write_targets, task_scores.of_engine = write, lambda *_: None
     scorer: Any = SimpleNamespace(groups=groups, config=None, tokenizer=None, sampling=None)
-    engine: Any = SimpleNamespace(progress=lambda _: None)
+    engine: Any = SimpleNamespace(progress=lambda _: None, sender=Sender(device))
     rows: Any = SimpleNamespace(lengths=np.array([[3], [2]]), source_of=lambda number: [number])
     with pytest.raises(CheckpointError) as raised:
         task_scores.WrittenScorer._written(scorer, engine, rows, [0, 1])

@@ -239,8 +239,9 @@ def test_evaluate_says_a_line_a_split(fine_tuned: Runs, program: Callable[..., s
     run = fine_tuned("single")
     done = program("evaluate", "--checkpoint", str(run), "--nproc", "2", "--out", "e.json", "optimizer.name=adam2018")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(f"{run}/checkpoints/step-")
-    own, majority, words = done.stderr.splitlines()
+    unread, own, majority, words = done.stderr.splitlines()
+    assert unread == "optimizer.name=adam2018 changes nothing: evaluate does not train"
+    assert own.startswith(f"{run}/checkpoints/step-")
     assert ": table dev: accuracy " in own
     assert majority.startswith("control/majority/table dev: accuracy ")
     assert words.startswith("control/bag of words/table dev: accuracy ")
