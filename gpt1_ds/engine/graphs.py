@@ -299,9 +299,10 @@ def release_all() -> None:
 def _apart(name: str, wanted: Tensor, found: Tensor) -> str | None:
     """Returns how many numbers of a tensor have other bits, and how far they are apart; None where none has."""
     wanted, found = wanted.cpu(), found.cpu()
-    unlike = _bits(wanted) != _bits(found)
-    if not (count := int(unlike.sum())):
+    if torch.equal(_bits(wanted), _bits(found)):
         return None
+    unlike = _bits(wanted) != _bits(found)
+    count = int(unlike.sum())
     most = float((wanted[unlike].double() - found[unlike].double()).abs().max())
     return f"{name} ({count} of {unlike.numel()} numbers, by up to {most:.3g})"
 
