@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.samples < 1 or (options.input and options.samples > 1):
         raise UserError(f"--samples {options.samples} must be at least 1, and 1 with --input, whose rows have seeds")
     libraries.load()
-    from gpt1_ds.evaluation.generate import answers_to, continuations
+    from gpt1_ds.evaluation.generate import several_answers, several_continuations
     from gpt1_ds.evaluation.load import load_checkpoint
 
     loaded = load_checkpoint(options.checkpoint)
@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         is_prompt = options.source is None
         given = options.prompt if is_prompt else options.source
-        write = continuations if is_prompt else answers_to
+        write = several_continuations if is_prompt else several_answers
         for number, text in enumerate(write(loaded, given, sampling, options.samples)):
             print(*(["---"] if number else []), shown(given + text if is_prompt else text), sep="\n")
             _keep(loaded, given, text)

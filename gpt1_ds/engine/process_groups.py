@@ -186,7 +186,7 @@ def connect(
 ) -> torch.device:
     """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT), over NCCL on a GPU and gloo
     on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto` finds. In
-    a notebook the group that a loaded model lives in serves a run on a CPU, too, and makes room for one on a GPU.
+    a notebook a run on a CPU uses the process group that a loaded model has made; a run on a GPU ends that group first.
     Raises LaunchError for any other group, and ConfigError on all ranks where their `facts` (engine/agreement.py)
     differ.
     """

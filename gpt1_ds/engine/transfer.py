@@ -100,12 +100,13 @@ def read_scalars(*scalars: Tensor | float) -> list[float]:
 
 
 def _pieces(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in their order, in lists of up to PIECE bytes; a larger one is alone."""
-    piece: list[Tensor] = []
+    """Yields the tensors in their order, in lists of up to PIECE bytes; a larger one is alone."""
+    piece, size = list[Tensor](), 0
     for tensor in tensors:
-        if piece and sum(map(_space, [*piece, tensor])) > PIECE:
+        size += _space(tensor)
+        if piece and size > PIECE:
             yield piece
-            piece = []
+            piece, size = [], _space(tensor)
         piece.append(tensor)
     yield piece
 

@@ -105,7 +105,7 @@ class _Rows(ABC):
 
     @abstractmethod
     def step(self, tokens_1R: Tensor) -> Tensor:
-        """Returns [R, V] of the tokens after these, which come behind those that the caches hold."""
+        """Returns [R, V] of the tokens after these, which follow those that the caches hold."""
 
     def keep(self, caches: Caches) -> None:
         """From now on the model sees what these caches hold."""

@@ -33,10 +33,10 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     """A continuation of `prompt` (not repeated), ended early by the end of a document. Raises ConfigError for a model
     that does not continue text.
     """
-    return continuations(loaded, prompt, sampling, 1)[0]
+    return several_continuations(loaded, prompt, sampling, 1)[0]
 
 
-def continuations(loaded: Loaded, prompt: str, sampling: Sampling, count: int) -> list[str]:
+def several_continuations(loaded: Loaded, prompt: str, sampling: Sampling, count: int) -> list[str]:
     """Returns `count` of them, drawn with the seeds from `sampling.seed` on."""
     if loaded.config.model.kind == "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} is an encoder-decoder, which answers a source; use --source")
@@ -47,10 +47,10 @@ def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     """What the decoder writes; sentinels in it are shown, as they say which span the text after them is. Raises
     ConfigError for a model without a decoder, ArgumentError for a text that is too long.
     """
-    return answers_to(loaded, source, sampling, 1)[0]
+    return several_answers(loaded, source, sampling, 1)[0]
 
 
-def answers_to(loaded: Loaded, source: str, sampling: Sampling, count: int) -> list[str]:
+def several_answers(loaded: Loaded, source: str, sampling: Sampling, count: int) -> list[str]:
     """Returns `count` of them, drawn with the seeds from `sampling.seed` on."""
     if loaded.config.model.kind != "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} has one stack: it continues text; use --prompt, not --source")

@@ -52,7 +52,7 @@ class GraphedSteps:
         self._steps = 0  # of this kind
 
     def forget(self) -> None:
-        """The caches lie in other memory now."""
+        """Drops the graph, because the caches are in other memory now."""
         self.graph, self._kind = None, None
 
     def run(self, tokens_1R: Tensor) -> Tensor:

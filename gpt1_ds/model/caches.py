@@ -30,8 +30,8 @@ class Place:
 
 class Columns:
     """Where rows lie: `size` columns at most, `seen` so far, tokens from `first_B` on (int64; None: from the first
-    column on). All layers share it, and what they would compute alike in a pass. Who maps new positions advances it
-    behind the last layer.
+    column on). All layers share it, and what they would compute alike in a pass. The model advances it after the last
+    layer.
     """
 
     def __init__(self, size: int, first_B: Tensor | None = None) -> None:

@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from gpt1_ds.common.errors import DataError
+from tests.helpers.contacts import begun
 from tools.bench import gpu_contacts
-from tools.gpu.record import FORMAT, Contact
+from tools.gpu.record import Contact
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def contact(tmp_path: Path) -> Contact:
-    contact = Contact(tmp_path, tmp_path, "cuda")
-    contact.write("start", format=FORMAT, host="node 1", date="2026-12-01", device="cuda", tiny=False, budget=265.0)
-    return contact
+    return begun(tmp_path, host="node 1")
 
 
 def written(contact: Contact) -> gpu_contacts.Results:

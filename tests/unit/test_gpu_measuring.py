@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from gpt1_ds.diagnostics import self_proof
+from tests.helpers.contacts import begun
 from tools.bench import gpu_contacts, ours
 from tools.gpu import machine, measuring
-from tools.gpu.record import FORMAT, Contact
+from tools.gpu.record import Contact
 
 
 @pytest.fixture
 def contact(tmp_path: Path) -> Contact:
-    contact = Contact(tmp_path, tmp_path, "cuda")
-    contact.write("start", format=FORMAT, host="here", date="2026-12-01", device="cuda", tiny=True, budget=1.0)
-    return contact
+    return begun(tmp_path, tiny=True)
 
 
 def results(contact: Contact) -> gpu_contacts.Results:

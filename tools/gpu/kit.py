@@ -48,7 +48,7 @@ def work_folder() -> Path:
 
 
 def _place() -> Path:
-    """Returns the first folder that has room, and from which a library can be loaded. Raises KitError where none is."""
+    """Returns the first folder with enough free space that programs may be run from. Raises KitError where none is."""
     own = ROOT / ".gpu-work"  # ignored by git
     named = os.environ.get("TMPDIR")
     places = [*([Path(named)] if named else []), *PLACES, own]
