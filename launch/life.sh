@@ -39,7 +39,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
 ranks() { # FOLDER RESTART VERB WORD...: on every node; sets `status`, which is a variable of `train`
   meet "$2"
   echo "job $job on ${chosen:-$SLURM_JOB_NODELIST}: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
-  every_node "${node[@]}" "${@:3}" 2> >(keep "$1/slurm/ended-$job.txt") &
+  { every_node "${node[@]}" "${@:3}" 2>&1 >&3 | keep "$1/slurm/ended-$job.txt"; } 3>&1 & # a pipe: `wait` is for `keep` too
   while :; do # a trap ends `wait`, not the ranks
     wait $! && status=0 || status=$?
     kill -0 $! 2>/dev/null || break

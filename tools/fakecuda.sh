@@ -33,7 +33,10 @@ if [ ! -e "$stamp" ]; then
   [ "$free" -ge "$space" ] || cannot "$venv needs $space GB of disk, $free GB are free"
   echo "setting up $venv (once)" >&2
   "$python" -m venv --clear "$venv" || cannot "no virtual environment could be made"
-  pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
+  pip() { # a pipe, not 2> >(...): what pip says has been written when the function returns
+    { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" 2>&1 >&3 |
+      { grep -v '^WARNING: Location' >&2 || true; }; } 3>&1
+  }
   pip install --no-compile ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$cuda" 2>"$venv/pip.log" ||
     pip install --no-compile "$cuda" --index-url https://download.pytorch.org/whl/cu130 2>/dev/null ||
     cannot "$cuda could not be installed ($(sed -n '/^ERROR: /{s///p;q;}' "$venv/pip.log"));" \

@@ -74,7 +74,10 @@ grow() { # while a step takes long, lines say that it still runs; what sleeps ho
 grow &
 growing=$!
 trap 'kill "$growing" 2>/dev/null' EXIT
-pip() { .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
+pip() { # a pipe, not 2> >(...): what pip says has been written when the function returns
+  { .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@" 2>&1 >&3 |
+    { grep -v '^WARNING: Location' >&2 || true; }; } 3>&1
+}
 pip_install() { pip install --no-compile "$@"; } # pip compiles on one core; below, all do
 
 # another build of the same version would satisfy the pin
