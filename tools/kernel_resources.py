@@ -106,7 +106,7 @@ def attention_cases(kind: str, capability: int, every: bool) -> Iterator[tuple[A
             continue
         tile = attention.tile_of(TYPES[kind], width, divmod(capability, 10))
         constants = {"M": tile.queries, "N": tile.keys, "H": triton.next_power_of_2(width), "W": width}
-        constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]]}
+        constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]], "PARTS": 3}
         options = {"num_warps": tile.warps, "num_stages": 1 if name == "bias" else tile.stages}
         yield f"attention {name}, {features}, {kind}, width {width}", kernel, kind, constants, options
 

@@ -225,7 +225,7 @@ def _attention_both_ways(case: _Case, seen: Seen, device: torch.device, dtype: t
         until_B = torch.tensor([positions, 2 * positions // 3 + 1], dtype=torch.int32, device=device)
         scores = Scores(until_G=until_B.repeat_interleave(heads), causal=False, bias_NST=bias_NSS)
         asked["bias"] = bias_NSS
-    out_GSH = attention.exact(q_GSH, k_GSH, v_GSH, mask, scores)
+    out_GSH = attention.exact_of_parts((torch.stack((q_GSH, k_GSH, v_GSH)),), mask, scores)  # as in the model
     gradients = torch.autograd.grad(out_GSH, list(asked.values()), grad_GSH)
     found = dict(zip(("output", *asked), (out_GSH, *gradients), strict=True))
     return {name: one.detach().double().cpu() for name, one in found.items()}

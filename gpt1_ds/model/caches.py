@@ -126,20 +126,17 @@ class MemoryCache:
     """Cross attention's keys and values, which stay the same for all positions of the target."""
 
     def __init__(self) -> None:
-        self.known: tuple[Tensor, Tensor] | None = None
+        self.both_2GTH: Tensor | None = None
 
-    def of(self, make: Callable[[Tensor], tuple[Tensor, Tensor]], memory_TBD: Tensor) -> tuple[Tensor, Tensor]:
-        if self.known is None:
-            key_GTH, value_GTH = make(memory_TBD)
-            self.known = key_GTH.contiguous(), value_GTH.contiguous()  # they are read at every position
-        return self.known
+    def of(self, make: Callable[[Tensor], Tensor], memory_TBD: Tensor) -> Tensor:
+        if self.both_2GTH is None:
+            self.both_2GTH = make(memory_TBD).contiguous()  # they are read at every position
+        return self.both_2GTH
 
     def select(self, rows_R: Tensor, rows: int) -> None:
-        if self.known is not None:
-            key_GTH, value_GTH = (
-                selected(x, x.unflatten(0, (rows, -1)).index_select(0, rows_R).flatten(0, 1)) for x in self.known
-            )
-            self.known = key_GTH, value_GTH
+        old = self.both_2GTH
+        if old is not None:
+            self.both_2GTH = selected(old, old.unflatten(1, (rows, -1)).index_select(1, rows_R).flatten(1, 2))
 
 
 @dataclass(frozen=True)

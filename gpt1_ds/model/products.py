@@ -63,8 +63,7 @@ def batched(a_GMK: Tensor, b_GKN: Tensor, factor: float, out_GMN: Tensor | None 
         wide_GMN = torch.empty(shape, dtype=torch.float32)
         torch.baddbmm(wide_GMN, a_GMK.float(), b_GKN.float(), beta=0, alpha=factor, out=wide_GMN)
         return wide_GMN.to(a_GMK.dtype) if out_GMN is None else out_GMN.copy_(wide_GMN)
-    if out_GMN is None:
-        out_GMN = a_GMK.new_empty(shape)
+    out_GMN = a_GMK.new_empty(shape) if out_GMN is None else out_GMN
     return torch.baddbmm(out_GMN, a_GMK, b_GKN, beta=0, alpha=factor, out=out_GMN)
 
 

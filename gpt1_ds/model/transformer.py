@@ -26,7 +26,7 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import documents, dropout, names
 from gpt1_ds.model.caches import BlockCache, Columns, KeyValueCache, MemoryCache
 from gpt1_ds.model.kernels import attention
-from gpt1_ds.model.kernels.inputs import Drop, RowDrop, Scores
+from gpt1_ds.model.kernels.inputs import Drop, RowDrop, Scores, each_of
 from gpt1_ds.model.kernels.residual_norm import sum_and_norm
 from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, RowParallel, TensorParallel
 from gpt1_ds.model.relative import score_bias
@@ -84,23 +84,21 @@ class HeadAttention(nn.Module):
 
     def attend(
         self,
-        q_GSH: Tensor,
-        k_GTH: Tensor,
-        v_GTH: Tensor,
+        parts: tuple[Tensor, ...],
         facts_BF: Tensor,
         scores: Scores,
         site: Tensor,
         cached: bool,
         visible_BST: Tensor | None = None,
     ) -> Tensor:
-        """Returns [S, B, N x H]."""
-        keys_B, heads = facts_BF[:, KEY], len(q_GSH) // len(facts_BF)
+        """Returns [S, B, N x H] of q, k and v, which lie in `parts` [P, G, positions, H]."""
+        keys_B, heads = facts_BF[:, KEY], parts[0].shape[1] // len(facts_BF)
         if cached:
-            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores, len(facts_BF), visible_BST)
+            out_GSH = attention.cached(*each_of(parts), scores, len(facts_BF), visible_BST)
         elif self.kind == "exact":
-            out_GSH = attention.exact(q_GSH, k_GTH, v_GTH, self._head_drop(keys_B, site, heads), scores)
+            out_GSH = attention.exact_of_parts(parts, self._head_drop(keys_B, site, heads), scores)
         else:
-            out_GSH = self._fused(q_GSH, k_GTH, v_GTH, keys_B, site, scores)
+            out_GSH = self._fused(*each_of(parts), keys_B, site, scores)
         return out_GSH.unflatten(0, (-1, heads)).permute(2, 0, 1, 3).flatten(2)  # type: ignore[no-any-return]
 
     def _head_drop(self, keys_B: Tensor, site: Tensor, heads: int) -> Drop | None:
@@ -146,17 +144,16 @@ class Attention(HeadAttention):
     ) -> Tensor:
         qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
         parts_3GSH = qkv.permute(3, 1, 2, 0, 4).flatten(1, 2)
-        q_GSH, k_GSH, v_GSH = parts_3GSH
-        if cache is not None:
-            k_GSH, v_GSH = cache.extend(parts_3GSH[1:])
+        parts = (parts_3GSH,) if cache is None else (parts_3GSH[:1], cache.extend(parts_3GSH[1:]))
+        keys = parts[-1].shape[2]
         columns = None if cache is None else cache.columns
-        visible_BST = None if columns is None else columns.visible(len(qkv), k_GSH.shape[1])
-        bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), k_GSH.shape[1], columns)
+        visible_BST = None if columns is None else columns.visible(len(qkv), keys)
+        bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), keys, columns)
         scores = Scores(self.factor, None if self.causal else _until(facts_BF, qkv.shape[2]), bias_NST=bias_NST)
         if facts_BF.shape[1] > COLUMNS:
             bounds_B2S = documents.bounds(facts_BF, len(qkv), self.stack)
             scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, qkv.shape[2]))
-        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_BF, scores, site, cache is not None, visible_BST)
+        out_SBI = self.attend(parts, facts_BF, scores, site, cache is not None, visible_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
     def _bias(self, table_NK: Tensor, queries: int, keys: int, columns: Columns | None) -> Tensor:
@@ -182,21 +179,20 @@ class CrossAttention(HeadAttention):
         q_SBO = self.q(x_SBD)
         positions, rows, _ = q_SBO.shape
         q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
-        k_GTH, v_GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
+        kv_2GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
         scores = Scores(self.factor, _until(facts_BF, q_GSH.shape[0] // rows), causal=False)
         if facts_BF.shape[1] > COLUMNS:
             bounds_B2S = documents.bounds_in_memory(facts_BF, positions)
             scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, q_GSH.shape[0] // rows))
-        out_SBI = self.attend(q_GSH, k_GTH, v_GTH, facts_BF, scores, site, cache is not None)
+        out_SBI = self.attend((q_GSH[None], kv_2GTH), facts_BF, scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]
 
-    def _memory(self, memory_TBD: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns its keys and values [G, T, H]."""
+    def _memory(self, memory_TBD: Tensor) -> Tensor:
+        """Returns its keys and values [2, G, T, H]."""
         kv_TBO = self.kv(memory_TBD)
         positions, rows, _ = kv_TBO.shape
-        kv = kv_TBO.view(positions, rows, -1, 2, self.head_dim)
-        k_GTH, v_GTH = (part.flatten(0, 1) for part in kv.permute(3, 1, 2, 0, 4))
-        return k_GTH, v_GTH
+        kv = kv_TBO.view(positions, rows, -1, 2, self.head_dim)  # T B N 2 H
+        return kv.permute(3, 1, 2, 0, 4).flatten(1, 2)  # type: ignore[no-any-return]
 
 
 def _until(facts_BF: Tensor, heads: int) -> Tensor:

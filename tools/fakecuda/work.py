@@ -27,7 +27,7 @@ def causal_flops(name: str, outputs: list[Tensor]) -> int:
     """Returns the FLOPs of attention kernels: half of [S, S] for each product. The loss has no products of its own."""
     if name not in CAUSAL_PRODUCTS:
         return 0
-    groups, positions, width = outputs[0].shape
+    groups, positions, width = outputs[0].shape[-3:]
     return CAUSAL_PRODUCTS[name] * groups * positions**2 * width
 
 

@@ -15,6 +15,7 @@ Shapes: G = B rows x N local heads, S positions, T keys, H head width.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -26,12 +27,19 @@ from torch.utils.flop_counter import register_flop_formula
 
 from gpt1_ds.model import kernels
 from gpt1_ds.model.kernels import attention_cpu
-from gpt1_ds.model.kernels.inputs import CAUSAL, Drop, Scores, attention_results, empty_heads
+from gpt1_ds.model.kernels.inputs import CAUSAL, Drop, Scores, attention_results, each_of, empty_gradients
 
 
 def exact(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, drop: Drop | None, scores: Scores = CAUSAL) -> Tensor:
     """Returns [G, S, H] with the hashed mask, or without dropout when `drop` is None."""
-    return torch.ops.gpt1_ds.attention(q_GSH, k_GTH, v_GTH, *_apart(q_GSH, scores, drop))[0]  # type: ignore[no-any-return]
+    return exact_of_parts((q_GSH[None], k_GTH[None], v_GTH[None]), drop, scores)
+
+
+def exact_of_parts(parts: Sequence[Tensor], drop: Drop | None, scores: Scores = CAUSAL) -> Tensor:
+    """Returns the same of q, k and v that lie in tensors [P, G, positions, H], as products give them: their gradients
+    lie side by side, too, so that nothing copies them.
+    """
+    return torch.ops.gpt1_ds.attention(parts, *_apart(parts[0], scores, drop))[0]  # type: ignore[no-any-return]
 
 
 def fused(
@@ -80,11 +88,10 @@ def _define() -> None:
     """Defines `torch.ops.gpt1_ds.attention` and its backward pass. Its second result is kept for the way back."""
     rest = "Tensor? until, Tensor? bias, Tensor? bounds, Tensor? key, Tensor? second, bool causal, float factor, "
     rest += "int limit, float scale, int pairs"
-    library.define("gpt1_ds::attention", f"(Tensor q, Tensor k, Tensor v, {rest}) -> (Tensor, Tensor)")
+    library.define("gpt1_ds::attention", f"(Tensor[] parts, {rest}) -> (Tensor, Tensor)")
     library.define(
         "gpt1_ds::attention_backward",
-        f"(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor kept, {rest}) -> "
-        "(Tensor, Tensor, Tensor, Tensor)",
+        f"(Tensor grad, Tensor[] parts, Tensor out, Tensor kept, {rest}) -> (Tensor[], Tensor)",
     )
     library.impl("gpt1_ds::attention", "cpu", _forward_on_cpu)
     library.impl("gpt1_ds::attention_backward", "cpu", _backward_on_cpu)
@@ -114,17 +121,19 @@ def together(
     return Scores(factor, until_G, causal, bias_NST, bounds_G2S), drop
 
 
-def _forward_on_cpu(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return attention_cpu.forward(q, k, v, *together(*rest)), q.new_empty(0, dtype=torch.float32)
+def _forward_on_cpu(parts: Sequence[Tensor], *rest: Any) -> tuple[Tensor, Tensor]:
+    return attention_cpu.forward(*each_of(parts), *together(*rest)), parts[0].new_empty(0, dtype=torch.float32)
 
 
 def _backward_on_cpu(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, _out: Tensor, _kept: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
-    return attention_cpu.backward(grad, q, k, v, *together(*rest))
+    grad: Tensor, parts: Sequence[Tensor], _out: Tensor, _kept: Tensor, *rest: Any
+) -> tuple[list[Tensor], Tensor]:
+    gradients = empty_gradients(parts)
+    return gradients, attention_cpu.backward(grad, *each_of(parts), *together(*rest), each_of(gradients))
 
 
-def _forward_on_gpu(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _forward_on_gpu(parts: Sequence[Tensor], *rest: Any) -> tuple[Tensor, Tensor]:
+    q, k, v = each_of(parts)
     if _runs_triton(q):
         return _triton("attention_triton").forward(q, k, v, *together(*rest))  # type: ignore[no-any-return]
     out, unread = attention_results(q)
@@ -132,12 +141,14 @@ def _forward_on_gpu(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor
 
 
 def _backward_on_gpu(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, kept: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
-    if _runs_triton(q):
-        return _triton("attention_triton").backward(grad, q, k, v, out, kept, *together(*rest))  # type: ignore[no-any-return]
-    *gradients, of_bias = attention_cpu.backward(grad, q, k, v, *together(*rest))
-    return *(empty_heads(one).copy_(one) for one in gradients), of_bias
+    grad: Tensor, parts: Sequence[Tensor], out: Tensor, kept: Tensor, *rest: Any
+) -> tuple[list[Tensor], Tensor]:
+    q, k, v = each_of(parts)
+    if not _runs_triton(q):
+        return _backward_on_cpu(grad, parts, out, kept, *rest)
+    gradients = empty_gradients(parts)
+    of_bias = _triton("attention_triton").backward(grad, q, k, v, out, kept, *together(*rest), each_of(gradients))
+    return gradients, of_bias
 
 
 def _runs_triton(q: Tensor) -> bool:
@@ -149,24 +160,25 @@ def _triton(name: str) -> ModuleType:
     return kernels.module(name)
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _shapes(parts: Sequence[Tensor], *_: Any) -> tuple[Tensor, Tensor]:
+    q = parts[0][0]
     if q.is_cuda:
         return attention_results(q)
     return q.new_empty(q.shape), q.new_empty(0, dtype=torch.float32)
 
 
 def _gradient_shapes(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, kept: Tensor, until: Tensor | None,
-    bias: Tensor | None, *rest: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    of_bias = q.new_empty(0) if bias is None else bias.new_empty(bias.shape)
-    return (*(_shapes(x, x, x)[0] for x in (q, k, v)), of_bias)
+    grad: Tensor, parts: Sequence[Tensor], out: Tensor, kept: Tensor, until: Tensor | None, bias: Tensor | None,
+    *rest: Any,
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    return empty_gradients(parts), grad.new_empty(0) if bias is None else bias.new_empty(bias.shape)
 
 
-def _flops(products: int, q_GSH: tuple[int, int, int], k_GTH: tuple[int, int, int], *_: Any, **__: Any) -> int:
+def _flops(products: int, parts: Sequence[tuple[int, int, int, int]], *_: Any, **__: Any) -> int:
     """As torch's counter counts its own causal attention: the full square of every product."""
-    heads, positions, width = q_GSH
-    return products * 2 * heads * positions * k_GTH[1] * width
+    heads, positions, width = parts[0][1:]
+    keys = parts[-1][2]
+    return products * 2 * heads * positions * keys * width
 
 
 def _backward_flops(_grad: tuple[int, ...], *shapes: Any, **__: Any) -> int:
@@ -175,13 +187,14 @@ def _backward_flops(_grad: tuple[int, ...], *shapes: Any, **__: Any) -> int:
 
 
 def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, until_G, bias_NST, bounds_G2S, key_G, second_G, *ctx.numbers = inputs
-    ctx.save_for_backward(q, k, v, *output, until_G, bias_NST, bounds_G2S, key_G, second_G)
+    parts, until_G, bias_NST, bounds_G2S, key_G, second_G, *ctx.numbers = inputs
+    ctx.save_for_backward(*output, until_G, bias_NST, bounds_G2S, key_G, second_G, *parts)
 
 
-def _gradients(ctx: Any, grad_GSH: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    *gradients, of_bias = torch.ops.gpt1_ds.attention_backward(grad_GSH, *ctx.saved_tensors, *ctx.numbers)
-    return *gradients, None, of_bias if of_bias.numel() else None, *(None,) * 8
+def _gradients(ctx: Any, grad_GSH: Tensor, _: Tensor | None) -> tuple[Any, ...]:
+    out, kept, *rest = ctx.saved_tensors
+    gradients, of_bias = torch.ops.gpt1_ds.attention_backward(grad_GSH, rest[5:], out, kept, *rest[:5], *ctx.numbers)
+    return gradients, None, of_bias if of_bias.numel() else None, *(None,) * 8
 
 
 _define()

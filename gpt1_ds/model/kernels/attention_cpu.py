@@ -43,9 +43,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, scores: Scores, drop: Drop | None) 
 
 
 def backward(
-    grad_GSH: Tensor, q: Tensor, k: Tensor, v: Tensor, scores: Scores, drop: Drop | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns the gradients of q, k, v and of the bias (empty without one)."""
+    grad_GSH: Tensor, q: Tensor, k: Tensor, v: Tensor, scores: Scores, drop: Drop | None, gradients: tuple[Tensor, ...]
+) -> Tensor:
+    """Writes the `gradients` of q, k and v. Returns that of the bias (empty without one)."""
     q, k, v, grad_GSH = q.contiguous(), k.contiguous(), v.contiguous(), grad_GSH.contiguous()
     factor, scale, bias_NST = scores.factor_of(q), 1.0 if drop is None else drop.scale, scores.bias_NST
     grad_q = torch.empty_like(q)
@@ -76,7 +76,9 @@ def backward(
         grad_scores_gRT = grad_gRT.to(q.dtype)
         products.batched(grad_scores_gRT, k[heads, keys], factor, grad_q[heads, rows])
         write(grad_k[heads, keys], products.batched(grad_scores_gRT.transpose(1, 2), q[heads, rows], factor))
-    return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_bias
+    for gradient, found in zip(gradients, (grad_q, grad_k, grad_v), strict=True):
+        gradient.copy_(found)
+    return grad_bias
 
 
 def _blocks(q_GSH: Tensor, k_GTH: Tensor, scores: Scores) -> list[Block]:

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results, empty_heads
+from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results
 
 COUNTER = tl.constexpr(0x9E3779B1)  # of model/dropout.py, like the factors of its mixing
 MIX_1, MIX_2 = tl.constexpr(0x85EBCA6B), tl.constexpr(0xC2B2AE35)
@@ -277,28 +277,38 @@ def arguments(
 
 def backward(
     grad_GSH: Tensor, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, out_GSH: Tensor, lse_GS: Tensor, wanted: Scores,
-    drop: Drop | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Returns the gradients of q [G, S, H], k and v [G, T, H], and of the bias [N, S, T] summed over the rows (empty
-    without one). `out` and `lse` are what attention_triton.forward gave for the same arguments.
+    drop: Drop | None, gradients: tuple[Tensor, ...],
+) -> Tensor:  # fmt: skip
+    """Writes the `gradients` of q [G, S, H], k and v [G, T, H], which lie as inputs.empty_gradients made them. Returns
+    that of the bias [N, S, T] summed over the rows (empty without one). `out` and `lse` are what
+    attention_triton.forward gave for the same arguments.
     """
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
     grad, out = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (grad_GSH, out_GSH))
     (heads, queries), keys, bias_NST = q.shape[:2], k.shape[1], wanted.bias_NST
     delta_GS = torch.empty_like(lse_GS)  # of each query: output times its gradient, less the mask's scale (Dao 2022)
-    grad_q, grad_k, grad_v = empty_heads(q), empty_heads(k), empty_heads(k)
+    grad_q, grad_k, grad_v = gradients
     tile = tile_for(q)
     query_tiles, key_tiles = triton.cdiv(queries, tile.queries), triton.cdiv(keys, tile.keys)
     numbers, options = arguments(q, k, wanted, drop, tile)
-    query_kernel[(query_tiles * heads,)](q, k, v, out, grad, lse_GS, delta_GS, grad_q, *numbers, **options)
-    key_kernel[(key_tiles * heads,)](q, k, v, grad, lse_GS, delta_GS, grad_k, grad_v, *numbers, **options)
+    query_kernel[(query_tiles * heads,)](
+        q, k, v, out, grad, lse_GS, delta_GS, grad_q, *numbers, PARTS=parts_of(grad_q), **options
+    )
+    key_kernel[(key_tiles * heads,)](
+        q, k, v, grad, lse_GS, delta_GS, grad_k, grad_v, *numbers, PARTS=parts_of(grad_k), **options
+    )
     if bias_NST is None:
-        return grad_q, grad_k, grad_v, q.new_empty(0)
+        return q.new_empty(0)
     grad_bias = bias_NST.new_empty(bias_NST.shape)
     tiles = query_tiles * key_tiles * len(bias_NST)
     options["num_stages"] = 1  # of four tensors, which would not fit shared memory twice
     bias_kernel[(tiles,)](q, k, v, grad, lse_GS, delta_GS, grad_bias, *numbers, **options)
-    return grad_q, grad_k, grad_v, grad_bias
+    return grad_bias
+
+
+def parts_of(gradient_GSH: Tensor) -> int:
+    """Returns how many gradients lie side by side where this one lies."""
+    return gradient_GSH.stride(0) // gradient_GSH.shape[2]
 
 
 @triton.jit
@@ -325,7 +335,7 @@ def query_kernel(
     Q, K, V, OUT, GRAD, LSE, DELTA, GRAD_Q, UNTIL, BOUNDS, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale,
     pairs, q_head, q_row, k_head, k_row, bias_head, bias_row,
     M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One program for each query tile of a head; writes `DELTA`, which the other kernels read."""
     g, first, row = query_tile(S, M)
@@ -353,7 +363,7 @@ def query_kernel(
         )  # fmt: skip
         grad_q += tl.dot(grad_scores.to(k.dtype), k, input_precision=PRECISION)
     grad_q *= factor * scale
-    tl.store(address(GRAD_Q, g, first, W, G * W, M, H), grad_q.to(GRAD_Q.dtype.element_ty), mask=here)
+    tl.store(address(GRAD_Q, g, first, PARTS * W, G * PARTS * W, M, H), grad_q.to(GRAD_Q.dtype.element_ty), mask=here)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -361,7 +371,7 @@ def key_kernel(
     Q, K, V, GRAD, LSE, DELTA, GRAD_K, GRAD_V, UNTIL, BOUNDS, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale,
     pairs, q_head, q_row, k_head, k_row, bias_head, bias_row,
     M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One program for each key tile of a head; tiles that most queries see begin first."""
     tiles = tl.cdiv(T, N)
@@ -391,8 +401,8 @@ def key_kernel(
         grad_v += tl.dot(tl.trans(weight.to(grad.dtype)), grad, input_precision=PRECISION)
         grad_k += tl.dot(tl.trans(grad_scores.to(q.dtype)), q, input_precision=PRECISION)
     grad_k, grad_v = grad_k * (factor * scale), grad_v * scale
-    tl.store(address(GRAD_K, g, start, W, G * W, N, H), grad_k.to(GRAD_K.dtype.element_ty), mask=there)
-    tl.store(address(GRAD_V, g, start, W, G * W, N, H), grad_v.to(GRAD_V.dtype.element_ty), mask=there)
+    tl.store(address(GRAD_K, g, start, PARTS * W, G * PARTS * W, N, H), grad_k.to(GRAD_K.dtype.element_ty), mask=there)
+    tl.store(address(GRAD_V, g, start, PARTS * W, G * PARTS * W, N, H), grad_v.to(GRAD_V.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)

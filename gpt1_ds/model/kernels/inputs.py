@@ -6,6 +6,7 @@ Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -95,6 +96,18 @@ def empty_heads(x_GSH: Tensor) -> Tensor:
     """Returns memory for a result of this shape, laid out as [S, G, H], so that [S, B, width] is a view of it."""
     heads, positions, width = x_GSH.shape
     return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
+
+
+def each_of(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns q [G, S, H], k and v [G, T, H] of the tensors [P, G, positions, H] that they lie in."""
+    return tuple(one for part in parts for one in part.unbind())  # type: ignore[return-value]  # always three
+
+
+def empty_gradients(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Returns memory for the gradients of `parts`. Each is laid out as [positions, G, P, H]: the gradient [positions,
+    B, N x P x H] of the product that gave the part is a view of it.
+    """
+    return [part.new_empty([part.shape[axis] for axis in (2, 1, 0, 3)]).permute(2, 1, 0, 3) for part in parts]
 
 
 def attention_results(q_GSH: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ numbers those of float64, for every visibility, bias, head width and odd length.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,8 +17,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from gpt1_ds.model import dropout
 from gpt1_ds.model.kernels import attention_cpu
 from gpt1_ds.model.kernels import attention_triton as attention
-from gpt1_ds.model.kernels.attention_triton import backward
-from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results
+from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results, each_of, empty_gradients
 from tests.helpers import reference
 
 SEED, STEP = 2**63 - 1, 12345
@@ -138,12 +137,19 @@ CASES = [
 class Numbers:
     """Arguments of one call, laid out as model/transformer.py has them, and the gradient of its result."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    parts: tuple[Tensor, ...]
     grad: Tensor
     scores: Scores
     drop: Drop | None
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        return attention.forward(*each_of(self.parts), self.scores, self.drop)
+
+    def backward(self, out: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of q, k, v and of the bias, laid out as the operation's."""
+        gradients = each_of(empty_gradients(self.parts))
+        inputs = self.grad, *each_of(self.parts), out, kept, self.scores, self.drop
+        return *gradients, attention.backward(*inputs, gradients)
 
 
 def numbers(case: Case, dtype: torch.dtype, factor: float | None = None) -> Numbers:
@@ -154,9 +160,9 @@ def numbers(case: Case, dtype: torch.dtype, factor: float | None = None) -> Numb
         x = torch.randn(length, case.rows, case.heads, parts, case.width).to(dtype)
         return x.permute(3, 1, 2, 0, 4).flatten(1, 2)
 
-    q, k, v = heads_first(case.keys, 3)
+    parts: tuple[Tensor, ...] = (heads_first(case.keys, 3),)
     if case.queries != case.keys:
-        (q,) = heads_first(case.queries, 1)
+        parts = heads_first(case.queries, 1), heads_first(case.keys, 2)
     bias = torch.randn(case.heads, case.queries, case.keys).to(dtype) if case.biased else None
     grad = torch.randn(groups, case.queries, case.width).to(dtype)
     until = None
@@ -165,7 +171,7 @@ def numbers(case: Case, dtype: torch.dtype, factor: float | None = None) -> Numb
     drop = None
     if case.probability:
         drop = drop_of(case.rows, 4, 0, case.heads, case.keys, case.probability)
-    return Numbers(q, k, v, grad, Scores(factor, until, case.causal, bias, bounds_of(case)), drop)
+    return Numbers(parts, grad, Scores(factor, until, case.causal, bias, bounds_of(case)), drop)
 
 
 def bounds_of(case: Case) -> Tensor | None:
@@ -185,7 +191,8 @@ def bounds_of(case: Case) -> Tensor | None:
 
 def plain(case: Case, x: Numbers, factor: float) -> tuple[Tensor, ...]:
     """Output and gradients in float64, of the same rounded numbers."""
-    leaves = [one.double().requires_grad_() for one in (x.q, x.k, x.v, x.scores.bias_NST) if one is not None]
+    inputs = (*each_of(x.parts), x.scores.bias_NST)
+    leaves = [one.double().requires_grad_() for one in inputs if one is not None]
     q, k, v, *bias = leaves
     query, key = torch.arange(case.queries)[:, None], torch.arange(case.keys)[None]
     seen = (key <= query) & case.causal
@@ -214,8 +221,8 @@ def error(found: Tensor, wanted: Tensor, least: float) -> float:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients(case: Case, dtype: torch.dtype, tolerance: float) -> None:
     x, factor = numbers(case, dtype), case.width**-0.5
-    out, lse = attention.forward(x.q, x.k, x.v, x.scores, x.drop)
-    found = backward(x.grad, x.q, x.k, x.v, out, lse, x.scores, x.drop)
+    out, lse = x.forward()
+    found = x.backward(out, lse)
     least = float(x.grad.norm()) if case.keys == 1 else 1e-30  # the weight of one key alone has no gradient
     for got, wanted in zip((out, *found), plain(case, x, factor), strict=False):
         assert got is not None
@@ -228,16 +235,16 @@ def test_output_and_gradients(case: Case, dtype: torch.dtype, tolerance: float) 
 def test_results_repeat_and_lie_as_the_block_reads_them() -> None:
     case = Case(70, 70, 32, until=(0, 41), biased=True)
     x = numbers(case, torch.bfloat16, factor=0.2)
-    once, again = (attention.forward(x.q, x.k, x.v, x.scores, x.drop) for _ in range(2))
+    once, again = (x.forward() for _ in range(2))
     assert torch.equal(once[0], again[0])
     assert once[0].permute(1, 0, 2).is_contiguous(), "[S, B, width] is a view"
 
 
 def test_a_nan_is_not_hidden() -> None:
     x = numbers(Case(5, 5, 16), torch.float32, factor=1.0)
-    k = x.k.clone()
+    _, k, _ = each_of(x.parts)
     k[0, 2] = math.nan
-    out, lse = attention.forward(x.q, k, x.v, x.scores, None)
+    out, lse = replace(x, drop=None).forward()
     assert out[0, 2:].isnan().all()
     assert lse[0, 2:].isnan().all()
     assert not out[0, :2].isnan().any()
@@ -255,20 +262,19 @@ def test_widths() -> None:
 @pytest.mark.parametrize("probability", [0.0, 0.1])
 def test_as_the_model_calls_it(probability: float, until: tuple[int, int] | None) -> None:
     """The operation's two forms: Triton's and the CPU's."""
-    rows, heads, positions, width = 2, 3, 37, 32
-    draw = torch.Generator().manual_seed(0)
-    qkv = torch.randn(positions, rows, heads, 3, width, generator=draw)
-    q, k, v = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
-    grad = torch.randn(q.shape, generator=draw)
-    until_G = None if until is None else torch.tensor(until, dtype=torch.int32).repeat_interleave(heads)
-    scores = Scores(until_G=until_G)
-    drop = drop_of(rows, 4, 0, heads, positions, probability) if probability else None
-    out, kept = attention.forward(q, k, v, scores, drop)
-    found = (out, *backward(grad, q, k, v, out, kept, scores, drop))
-    wanted = (attention_cpu.forward(q, k, v, scores, drop), *attention_cpu.backward(grad, q, k, v, scores, drop))
+    x = numbers(Case(37, 37, 32, until=until, probability=probability, heads=3), torch.float32)
+    q, k, v = each_of(x.parts)
+    out, kept = x.forward()
+    found = (out, *x.backward(out, kept))
+    gradients = each_of(empty_gradients(x.parts))
+    attention_cpu.backward(x.grad, q, k, v, x.scores, x.drop, gradients)
+    wanted = attention_cpu.forward(q, k, v, x.scores, x.drop), *gradients
     for one, want in zip(found[:4], wanted[:4], strict=True):
         assert float((one - want).norm() / want.norm()) < 1e-6
     for one, like in zip((out, kept), attention_results(q), strict=True):
         assert (one.shape, one.stride(), one.dtype) == (like.shape, like.stride(), like.dtype)
-    for one in found[1:4]:
-        assert one.stride() == attention_results(q)[0].stride()
+    of_qkv = found[1].as_strided((37, 2, 3, 3, 32), (2 * 3 * 3 * 32, 3 * 3 * 32, 3 * 32, 32, 1))
+    for one, part in zip(found[1:4], of_qkv.unbind(3), strict=True):
+        assert torch.equal(part.permute(1, 2, 0, 3).flatten(0, 1), one), (
+            "the gradient of the product, [S, B, N x 3 x H]"
+        )

@@ -78,15 +78,17 @@ def test_a_block_in_both_precisions(kind: str) -> None:
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_a_block_that_is_wrong(precision: str, part: float, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel of the device off by a little, or not finite: in its result, or in a gradient alone."""
-    group, right = connect_alone(), attention.exact
+    group, right = connect_alone(), attention.exact_of_parts
     assert numerics.block(CPU, model(), group, precision, "exact").ok, "the reference is computed, and kept"
 
-    def off(q, k, v, *rest):  # type: ignore[no-untyped-def]
+    def off(parts, *rest):  # type: ignore[no-untyped-def]
         if way == "forward":
-            return right(q, k, v, *rest) * (1 + part)
-        return right(q, k, v + (part * (v - v.detach())), *rest)
+            return right(parts, *rest) * (1 + part)
+        (qkv_3GSH,) = parts
+        of_v_3111 = torch.tensor([0.0, 0.0, part]).view(3, 1, 1, 1).to(qkv_3GSH.dtype)
+        return right((qkv_3GSH + (of_v_3111 * (qkv_3GSH - qkv_3GSH.detach())),), *rest)
 
-    monkeypatch.setattr(transformer.attention, "exact", off)
+    monkeypatch.setattr(transformer.attention, "exact_of_parts", off)
     record = numerics.block(CPU, model(), group, precision, "exact")
     assert not record.ok, record
     assert "; " in record.note, "what to do"
@@ -197,11 +199,11 @@ def test_attention_that_sees_otherwise(
     seen: numerics.Seen, key: str, change: Callable[[Any], Any], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A document, or a row, that begins or ends one key further; another bias; no keys after the query."""
-    right = attention.exact
+    right = attention.exact_of_parts
     assert numerics.attention_of(CPU, 3, 16, 70, seen, precision).ok, "the reference is computed, and kept"
     monkeypatch.setattr(
         attention,
-        "exact",
-        lambda q, k, v, drop, scores: right(q, k, v, drop, replace(scores, **{key: change(getattr(scores, key))})),
+        "exact_of_parts",
+        lambda parts, drop, scores: right(parts, drop, replace(scores, **{key: change(getattr(scores, key))})),
     )
     assert not numerics.attention_of(CPU, 3, 16, 70, seen, precision).ok
