@@ -67,6 +67,8 @@ FEATURES = {
     for (name, visible), biased, drop in product(VISIBLE.items(), (False, True), (False, True))
 }
 EVERYWHERE = ("causal dropout", "documents dropout", "prefix bias dropout")  # GPT-1 in training, and nearly all at once
+CROSSING = "rows", "rows dropout"  # what attention to a memory is compiled for
+OF_A_MEMORY = {"query": 1, "key": 2}  # gradients side by side; of a stack's own q, k and v they are three
 POINTERS = (
     dict.fromkeys(("LSE", "DELTA", "SUMS", "WEIGHTS", "STATS", "PARTS"), "fp32")
     | dict.fromkeys(("UNTIL", "BOUNDS", "KEY", "SECOND"), "i32")
@@ -108,7 +110,10 @@ def attention_cases(kind: str, capability: int, every: bool) -> Iterator[tuple[A
         constants = {"M": tile.queries, "N": tile.keys, "H": triton.next_power_of_2(width), "W": width}
         constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]], "PARTS": 3}
         options = {"num_warps": tile.warps, "num_stages": 1 if name == "bias" else tile.stages}
-        yield f"attention {name}, {features}, {kind}, width {width}", kernel, kind, constants, options
+        of = f"{features}, {kind}, width {width}"
+        yield f"attention {name}, {of}", kernel, kind, constants, options
+        if name in OF_A_MEMORY and features in CROSSING:
+            yield f"attention {name} of a memory, {of}", kernel, kind, constants | {"PARTS": OF_A_MEMORY[name]}, options
 
 
 def loss_cases(kind: str) -> Iterator[tuple[Any, ...]]:
