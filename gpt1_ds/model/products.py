@@ -58,12 +58,10 @@ def batched(a_GMK: Tensor, b_GKN: Tensor, factor: float, out_GMN: Tensor | None 
     """Returns factor x a b [G, M, N], in `out` if it is given. A factor costs nothing before the sums are rounded, a
     pass over memory after it.
     """
-    shape = (len(a_GMK), a_GMK.shape[1], b_GKN.shape[2])
+    out_GMN = a_GMK.new_empty(*a_GMK.shape[:2], b_GKN.shape[2]) if out_GMN is None else out_GMN
     if slow(a_GMK):
-        wide_GMN = torch.empty(shape, dtype=torch.float32)
-        torch.baddbmm(wide_GMN, a_GMK.float(), b_GKN.float(), beta=0, alpha=factor, out=wide_GMN)
-        return wide_GMN.to(a_GMK.dtype) if out_GMN is None else out_GMN.copy_(wide_GMN)
-    out_GMN = a_GMK.new_empty(shape) if out_GMN is None else out_GMN
+        wide_GMN = torch.empty_like(out_GMN, dtype=torch.float32)
+        return out_GMN.copy_(torch.baddbmm(wide_GMN, a_GMK.float(), b_GKN.float(), beta=0, alpha=factor, out=wide_GMN))
     return torch.baddbmm(out_GMN, a_GMK, b_GKN, beta=0, alpha=factor, out=out_GMN)
 
 

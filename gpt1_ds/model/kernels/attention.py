@@ -106,9 +106,7 @@ def _define() -> None:
 
 def _apart(q: Tensor, scores: Scores, drop: Drop | None) -> tuple[Any, ...]:
     """Returns what the operation is given after its tensors, in the order of `rest` above."""
-    key, second, *numbers = (
-        (None, None, 0, 1.0, 0) if drop is None else (drop.key_G, drop.second_G, drop.limit, drop.scale, drop.pairs)
-    )
+    key, second, *numbers = (None, None, 0, 1.0, 0) if drop is None else vars(drop).values()
     return scores.until_G, scores.bias_NST, scores.bounds_G2S, key, second, scores.causal, scores.factor_of(q), *numbers
 
 
