@@ -5,7 +5,6 @@ self-proof on the GPUs of this host.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -22,6 +21,7 @@ from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError
 from gpt1_ds.common.files import this_node
+from gpt1_ds.common.versions import installed
 from gpt1_ds.diagnostics.report import Ledger, Record, Report, read_report, report_name, verdict
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _packages() -> Iterator[Finding]:
         level, text = _package(name, least, "note")
         yield level, text.replace(name, f"{name}, for {purpose},", 1) if level == "note" else text
     for name, (purpose, extra) in OPTIONAL.items():
-        version = _version(name)
+        version = installed(name)
         if version is None:
             yield "note", f"no {name}, for {purpose}: pip install 'gpt1-ds[{extra}]'"
         else:
@@ -211,7 +211,7 @@ def _packages() -> Iterator[Finding]:
 
 def _package(name: str, least: str, level: str) -> Finding:
     """Returns what is wrong with a package, as a finding of this level, or that nothing is."""
-    version = _version(name)
+    version = installed(name)
     if version is None:
         return level, f"{name} is missing: pip install '{name}>={least}'"
     if _numbers(version) < _numbers(least):
@@ -322,13 +322,6 @@ def add_up() -> float:
     dist.all_reduce(value)
     dist.destroy_process_group()
     return float(value)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 import gpt1_ds
+from gpt1_ds.common.versions import installed
 from gpt1_ds.diagnostics.report import Record
 from gpt1_ds.model import proof
 from gpt1_ds.model.proof import capability
@@ -35,7 +35,7 @@ def toolchain(device: torch.device) -> dict[str, Any]:
         "count": device_count(device),
         "memory_gib": round(size / 2**30, 1),
         "python": platform.python_version(),
-        **{package: _version(package) for package in PACKAGES},
+        **{package: installed(package) for package in PACKAGES},
         **cuda_versions(),
         "sources": proof.sources(),
         "compiler": _compiler(),
@@ -71,13 +71,6 @@ def devices(found: Mapping[str, int], wanted: int) -> Record:
 
 def _physical_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _compiler() -> str | None:

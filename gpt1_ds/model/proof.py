@@ -10,7 +10,6 @@ run agree (engine/session.py).
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ import torch.distributed as dist
 
 from gpt1_ds.common import log, memory
 from gpt1_ds.common.files import user_cache, write_json
+from gpt1_ds.common.versions import installed
 
 FORMAT = 1
 PROVEN_SOURCES = ("model", "engine")  # packages: kernels, graphs and reductions, and what calls them
@@ -95,7 +95,7 @@ def named_toolchain(device: str, capability: str, cuda: str | None) -> Toolchain
         "capability": capability,
         "driver": (memory.driver_version() or "unknown").partition(".")[0],
         "cuda": str(cuda),
-        **{package: _version(package) for package in ("torch", "triton", "deepspeed")},
+        **{package: installed(package) or "none" for package in ("torch", "triton", "deepspeed")},
         "code": sources(),
     }
 
@@ -146,10 +146,3 @@ def _read(path: Path) -> Proof | None:
     except (OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
     return found if isinstance(found.toolchain, dict) and isinstance(found.ranks, int) else None
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"

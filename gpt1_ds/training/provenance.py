@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -16,6 +15,7 @@ import torch
 
 import gpt1_ds
 from gpt1_ds.common import memory
+from gpt1_ds.common.versions import installed
 from gpt1_ds.engine.agreement import source_hash
 from gpt1_ds.model.proof import proven
 
@@ -86,7 +86,7 @@ def environment(compiled: bool) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: installed(name) for name in PACKAGES},
         "gpt1_ds": provenance(),
         "processor": _processor(),
         "threads": torch.get_num_threads(),
@@ -109,13 +109,6 @@ def _deciding(environment: dict[str, Any]) -> dict[str, Any]:
     if isinstance(own := found.get("gpt1_ds"), dict):
         found["gpt1_ds"] = f"{own.get('version')} (code {own.get('code')})"
     return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def cuda_versions() -> dict[str, str | None]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from gpt1_ds.common.versions import installed
 
 PACKAGES = ("torch", "deepspeed", "megatron-core", "transformers", "sentencepiece", "numpy")
 MATRIX_UNITS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # the best first
@@ -26,7 +27,7 @@ def describe(device: str) -> dict[str, Any]:
         "load": os.getloadavg()[0],  # other work on the machine when the run began
         "device": _gpu() if device == "cuda" else None,
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: installed(name) for name in PACKAGES},
     }
 
 
@@ -34,10 +35,3 @@ def _gpu() -> str:
     import torch
 
     return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

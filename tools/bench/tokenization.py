@@ -14,12 +14,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpt1_ds.common.versions import installed
 from gpt1_ds.data.build import build
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
@@ -76,7 +76,7 @@ def measure(options: Options) -> Row:
         "documents": len(texts),
         "unit": "1e6 B",
     }
-    configuration |= {library: version_of(library) for library in ("sentencepiece", "ftfy", "spacy")}
+    configuration |= {library: installed(library) for library in ("sentencepiece", "ftfy", "spacy")}
     note = "" if OURS in series else "the 2018 vocabulary is left out: it needs --bpe, ftfy and spaCy"
     checks = {"ids": "identical, document by document"}
     return Row(15, "text to packed shards, one core", "MB/s", series, ratios, configuration, checks, note)
@@ -84,7 +84,7 @@ def measure(options: Options) -> Row:
 
 def _of_2018(options: Options, folder: Path, texts: list[str]) -> dict[str, Callable[[], float]]:
     """Its two contenders, on the first documents; none where its files or libraries are missing."""
-    if options.bpe is None or not (version_of("ftfy") and version_of("spacy")):
+    if options.bpe is None or not (installed("ftfy") and installed("spacy")):
         return {}
     source, tokenizer = Path(options.bpe), folder / "2018"
     import_openai(source / VOCABULARY, source / MERGES, tokenizer)
@@ -147,13 +147,6 @@ def first(texts: list[str], quick: bool, most: int | None = None) -> list[str]:
 def write(path: Path, texts: list[str]) -> str:
     path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts), "utf-8")
     return str(path)
-
-
-def version_of(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
 
 
 def read(inputs: Sequence[str]) -> list[str]:

@@ -10,10 +10,10 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.common.versions import installed
 from tools.gpu.record import Contact
 
 PACKAGES = (
@@ -30,7 +30,7 @@ def environment(contact: Contact) -> None:
     else cannot be told is a line of its own.
     """
     contact.fact("python", f"{platform.python_version()} at {sys.executable}")
-    contact.fact("versions", {name: _version(name) for name in PACKAGES})
+    contact.fact("versions", {name: installed(name) for name in PACKAGES})
     if contact.device == "cuda":
         _device(contact)
     asked: dict[str, Callable[[], Any]] = {
@@ -49,13 +49,6 @@ def environment(contact: Contact) -> None:
             contact.fact(name, answer())
         except Exception as error:
             contact.failed(error, name=name)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _deepspeed() -> str:

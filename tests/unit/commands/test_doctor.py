@@ -55,13 +55,13 @@ def test_every_package_of_an_extra_is_named_with_it(
     assert set(doctor.OPTIONAL) == set().union(*names.values())
     assert not set(doctor.OPTIONAL) & {re.split("[>=<]", word)[0] for word in tools}
     assert set(doctor.REQUIRED) <= {re.split("[>=<]", word)[0] for word in project["dependencies"]}
-    installed = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name in doctor.OPTIONAL else installed(name))
+    installed = doctor.installed
+    monkeypatch.setattr(doctor, "installed", lambda name: None if name in doctor.OPTIONAL else installed(name))
     text = said(capsys, monkeypatch)
     for name, (_, extra) in doctor.OPTIONAL.items():
         assert name in names[extra]
         assert re.search(rf"note    no {name}, for .*: pip install 'gpt1-ds\[{extra}\]'", text)
-    monkeypatch.setattr(doctor, "_version", lambda name: "99.1" if name in doctor.OPTIONAL else installed(name))
+    monkeypatch.setattr(doctor, "installed", lambda name: "99.1" if name in doctor.OPTIONAL else installed(name))
     text = said(capsys, monkeypatch)
     for name, (_, extra) in doctor.OPTIONAL.items():
         assert re.search(rf"ok      {name} 99.1, for .* \(extra {extra}\)", text)
@@ -70,13 +70,15 @@ def test_every_package_of_an_extra_is_named_with_it(
 def test_a_tracker_that_is_off_may_be_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = doctor._version
+    installed = doctor.installed
     for found, words in ((None, "is missing"), ("0.1", "0.1 is too old")):
-        monkeypatch.setattr(doctor, "_version", lambda name, found=found: found if name == "wandb" else installed(name))
+        monkeypatch.setattr(
+            doctor, "installed", lambda name, found=found: found if name == "wandb" else installed(name)
+        )
         text = said(capsys, monkeypatch)
         assert f"note    wandb, for tracking.wandb, which is off unless it is asked for, {words}: pip install" in text
         assert text.endswith("training works here\n")
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "rich" else installed(name))
+    monkeypatch.setattr(doctor, "installed", lambda name: None if name == "rich" else installed(name))
     assert doctor.report() == 2
     assert "problem rich is missing: pip install 'rich>=13'" in capsys.readouterr().out
 
