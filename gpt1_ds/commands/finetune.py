@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml
-    from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.tracking.wandb import as_trial
-    from gpt1_ds.training import restarts
-    from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import check_task, finetune_config, shown_finetune_config
 
     if key_sweep.is_asked(options):
@@ -34,26 +31,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.print_config:
         print(to_yaml(as_trial(shown_finetune_config(options.config, options.overrides))), end="")
         return 0
-    config = as_trial(finetune_config(options.config, options.overrides))
-    restarts.check(options.restarts, options.nproc)
-    world = launch.world(options.nproc)
-    config = accelerator.with_fitted_micro_batch(config, world)
-    start = Start(config, world)
-    start.check()
-    shared.say_unread(options, config)
-    if options.dry_run:
-        print(*_plan(start), sep="\n")
-        return 0
-    if (step := start.finished_step()) is not None:
-        start.say_finished(step)
-        return 0
-    accelerator.prepare(config, options.nproc)
-    told = (options.nproc, start.run_dir, options.restarts)
-    code = restarts.start("gpt1_ds.training.finetuning:finetune", (config,), *told)
-    from gpt1_ds.report.profile_page import update_profile  # which loads what draws
-
-    update_profile(config)
-    return code
+    return shared.train(options, as_trial(finetune_config(options.config, options.overrides)), _plan)
 
 
 def _plan(start: Start) -> Iterator[str]:

@@ -7,7 +7,7 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -16,6 +16,7 @@ from gpt1_ds.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
+    from gpt1_ds.training.checks import Start
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -242,6 +243,36 @@ def say_unread(options: argparse.Namespace, *configs: Config) -> None:
     for key, line in first.items() if os.environ.get("RANK", "0") == "0" else ():
         if all(key in other for other in others):
             say(line)
+
+
+def train(options: argparse.Namespace, config: Config, plan: Callable[[Start], Iterable[str]]) -> int:
+    """Trains as `config` says, or prints what `plan` says of the run for --dry-run. Returns the exit code."""
+    from gpt1_ds.launcher import accelerator, launch
+    from gpt1_ds.training import restarts
+    from gpt1_ds.training.checks import Start
+
+    restarts.check(options.restarts, options.nproc)
+    world = launch.world(options.nproc)
+    start = Start(accelerator.with_fitted_micro_batch(config, world), world)
+    start.check()
+    say_unread(options, start.config)
+    if options.dry_run:
+        print(*plan(start), sep="\n")
+        return 0
+    start = start.with_corpus()
+    if (step := start.finished_step()) is not None:
+        start.say_finished(step)
+        return 0
+    accelerator.prepare(start.config, options.nproc)
+    is_text = start.config.task is None
+    target = "pretraining:pretrain" if is_text else "finetuning:finetune"
+    given = start.resolved if is_text else start.config
+    told = (options.nproc, start.run_dir, options.restarts)
+    code = restarts.start(f"gpt1_ds.training.{target}", (given,), *told)
+    from gpt1_ds.report.profile_page import update_profile  # which loads what draws
+
+    update_profile(start.config)
+    return code
 
 
 def study(parser: argparse.ArgumentParser, example: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import key_sweep
@@ -12,16 +12,12 @@ from gpt1_ds.commands.parser import Command
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
+    from gpt1_ds.training.checks import Start
 
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml
-    from gpt1_ds.data.sources import found_data
-    from gpt1_ds.launcher import accelerator, launch
-    from gpt1_ds.plan.report import describe
     from gpt1_ds.tracking.wandb import as_trial
-    from gpt1_ds.training import restarts
-    from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import pretrain_config
 
     if key_sweep.is_asked(options):
@@ -30,26 +26,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
-    restarts.check(options.restarts, options.nproc)
-    world = launch.world(options.nproc)
-    config = accelerator.with_fitted_micro_batch(config, world)
-    start = Start(config, world)
-    start.check()
-    shared.say_unread(options, config)
-    if options.dry_run:
-        print(*describe(config, world, *found_data(config, quietly=True)), *start.first_acts(), sep="\n")
-        return 0
-    start = start.with_corpus()
-    if (step := start.finished_step()) is not None:
-        start.say_finished(step)
-        return 0
-    accelerator.prepare(config, options.nproc)
-    told = (options.nproc, start.run_dir, options.restarts)
-    code = restarts.start("gpt1_ds.training.pretraining:pretrain", (start.resolved,), *told)
-    from gpt1_ds.report.profile_page import update_profile  # which loads what draws
+    return shared.train(options, config, _plan)
 
-    update_profile(start.config)
-    return code
+
+def _plan(start: Start) -> Iterator[str]:
+    from gpt1_ds.data.sources import found_data
+    from gpt1_ds.plan.report import describe
+
+    yield from describe(start.config, start.world, *found_data(start.config, quietly=True))
+    yield from start.first_acts()
 
 
 def swept(dry_run: bool) -> tuple[key_sweep.Configure, Callable[[Config], None]]:
