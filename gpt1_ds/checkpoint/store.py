@@ -115,10 +115,10 @@ def copy(folder: Path, store: Store) -> bool:
 
 
 def fetch(store: Store, folder: Path) -> None:
-    """Bring the checkpoint that `store` is back into a new folder, verified. Raises CheckpointError for a damaged
+    """Bring the checkpoint that `store` is back into an empty folder, verified. Raises CheckpointError for a damaged
     one.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / manifest.NAME).write_bytes(store.read(manifest.NAME))
     facts = manifest.read(folder)
     for name, file in facts["files"].items():

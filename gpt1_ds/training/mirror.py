@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
-import shutil
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,7 +24,7 @@ from gpt1_ds.checkpoint.manager import yield_to_training
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError
-from gpt1_ds.common.files import explain, write_atomic
+from gpt1_ds.common.files import explain, published_folder, write_atomic
 from gpt1_ds.common.remote import check_address
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded
@@ -266,13 +264,9 @@ class Copies:
     def _bring(self, name: str) -> None:
         """One checkpoint of the store into its place in the run folder."""
         final = self.run_dir.checkpoints / name
-        temporary = final.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         log.say(f"{final}: comes from {self.place}")
-        try:
+        with published_folder(final) as temporary:
             store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
-            temporary.rename(final)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
     def _bring_records(self, names: Sequence[str]) -> None:
         """The records of the run, where the folder has none or shorter ones, and the best checkpoint."""
