@@ -116,41 +116,6 @@ def test_fused_matrices_are_orthogonal_by_themselves() -> None:
     assert torch.allclose(one, other, atol=1e-5), "their size does not matter, nor to queries and values"
 
 
-def test_an_update_that_is_left_out_on_the_device_never_happened() -> None:
-    torch.manual_seed(0)
-    modules = [Weights() for _ in range(2)]
-    modules[1].load_state_dict(modules[0].state_dict())
-    one, other = map(made, modules)
-    for step in range(4):
-        give_gradients(*modules)
-        if step == 2:
-            modules[0].out.grad[0, 0] = torch.nan
-        one.found_inf = torch.tensor(float(step == 2))
-        one.step()
-        if step != 2:
-            other.step()
-    for parameter, wanted in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
-        assert torch.equal(parameter, wanted)
-    assert all(float(state["step"]) == 3 for state in one.state.values())
-
-
-def test_gradients_are_divided_and_copies_written() -> None:
-    torch.manual_seed(0)
-    modules = [Weights() for _ in range(2)]
-    modules[1].load_state_dict(modules[0].state_dict())
-    one, other = map(made, modules)
-    one.copies = {p: torch.empty_like(p, dtype=torch.bfloat16) for p in modules[0].parameters()}
-    one.grad_scale = torch.tensor(4.0)
-    give_gradients(*modules)
-    for parameter in modules[0].parameters():
-        parameter.grad.mul_(4.0)
-    one.step()
-    other.step()
-    for parameter, wanted in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
-        assert torch.equal(parameter, wanted)
-        assert torch.equal(one.copies[parameter].view_as(wanted), wanted.detach().bfloat16())
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 4, 5])
 def test_owners_share_the_work(ranks: int) -> None:
     weights = [one for one in architecture(load([], ["model.layers=8"]).model, 500).parameters.values() if one.matrices]

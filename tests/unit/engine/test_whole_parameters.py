@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from transformers.optimization import Adafactor as Theirs
 
 from gpt1_ds.config.sections import OptimizerConfig
+from gpt1_ds.engine.muon import Muon
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.whole_parameters import WholeParameters
 from tests.helpers.optimizers import Weights, connected, give_gradients, split
 
-Name = Literal["lamb", "adafactor"]
-NAMES: tuple[Name, ...] = ("lamb", "adafactor")
+Name = Literal["lamb", "adafactor", "muon"]
+NAMES: tuple[Name, ...] = ("lamb", "adafactor", "muon")
 RATE, DECAY, EPS = 0.02, 0.1, 1e-6
 
 
-def made(module: nn.Module, name: Name, scaled: bool = True) -> WholeParameters:
+def made(module: nn.Module, name: Name, scaled: bool = True) -> WholeParameters | Muon:
     settings = OptimizerConfig(name=name, lr=RATE, weight_decay=DECAY, eps=EPS, parameter_scale=scaled)
     optimizer = make_optimizer(module, settings)
-    assert isinstance(optimizer, WholeParameters)
+    assert isinstance(optimizer, WholeParameters | Muon)
     return connected(optimizer, module)
 
 
