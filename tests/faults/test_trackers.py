@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from tests.helpers.processes import command_of
+from tests.helpers.processes import command_of, wait_for
 from tests.helpers.wandb_files import read_segments
 from tools import runs
 
@@ -34,13 +32,6 @@ def begin(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 
 def variables(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "TRACKIO_DIR": str(folder / "trackio")}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def tensorboard_points(run_dir: RunDir, tag: str) -> list[tuple[int, float]]:

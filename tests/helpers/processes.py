@@ -1,6 +1,9 @@
-"""Processes of this machine, some of which end while they are looked at."""
+"""Processes of this machine, some of which end while they are looked at, and what is waited for."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 import psutil
 
@@ -11,3 +14,10 @@ def command_of(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:  # ZombieProcess is one
         return ""
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)

@@ -15,6 +15,7 @@ import pytest
 from gpt1_ds.common import memory
 from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
 from gpt1_ds.launcher import launch
+from tests.helpers.processes import wait_for
 
 HERE = "tests.parallel.test_launch"
 
@@ -121,16 +122,11 @@ def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
     code = f"from gpt1_ds.launcher import launch; launch.run('{HERE}:wait_for_ever', ({str(marks)!r},), 2)"
     root = Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
-    deadline = time.monotonic() + 60
-    while (not marks.exists() or len(marks.read_text().split()) < 2) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: marks.exists() and len(marks.read_text().split()) == 2)
     pids = [int(word) for word in marks.read_text().split()]
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 10
-    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    wait_for(lambda: not any(map(psutil.pid_exists, pids)), 10)
 
 
 def test_no_loopback_is_one_line_below_a_long_tmpdir(tmp_path: Path) -> None:

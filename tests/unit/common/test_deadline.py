@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpt1_ds.common.deadline import each_within, limited, within
+from tests.helpers.processes import wait_for
 
 NEVER = threading.Event()
 
@@ -43,10 +44,7 @@ def test_who_stops_early_leaves_no_thread() -> None:
     found = each_within(5, iter(int, 1))
     assert next(found) == 0
     found.close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 10
-    while any(thread.name == "waits-for-others" and thread.is_alive() for thread in _others()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not any(one.name == "waits-for-others" and one.is_alive() for one in _others()), 10)
 
 
 def _others() -> list[threading.Thread]:

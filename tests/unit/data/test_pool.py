@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.pool import run
-from tests.helpers.processes import command_of
+from tests.helpers.processes import command_of, wait_for
 
 
 class Task:
@@ -89,8 +88,5 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 10
-    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
-        assert time.monotonic() < deadline, "a worker outlived its parent"
-        time.sleep(0.05)
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children), 10)
     assert len(children) >= 2

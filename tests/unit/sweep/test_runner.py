@@ -20,6 +20,7 @@ from gpt1_ds.report.study_results import read_study_results
 from gpt1_ds.sweep import runner
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
 from tests.helpers.finetuning_trials import FILE, behave, events, planned
+from tests.helpers.processes import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -95,13 +96,6 @@ def in_the_background(action: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=action)
     thread.start()
     return thread
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("asked", "code"), [("STOP", 0), ("SIGTERM", 75), ("SIGINT", 75)])

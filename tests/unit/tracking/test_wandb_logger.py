@@ -15,7 +15,7 @@ from PIL import Image
 
 from gpt1_ds.tracking import sinks
 from gpt1_ds.tracking.sinks import SegmentStart, WandbLogger
-from tests.helpers.processes import command_of
+from tests.helpers.processes import command_of, wait_for
 from tests.helpers.wandb_files import read_segments
 
 
@@ -46,10 +46,7 @@ def services() -> set[psutil.Process]:
 
 def stopped_service(folder: Path, others: set[psutil.Process]) -> psutil.Process:
     """W&B's service, none of the `others`, as soon as it writes, stopped as by a debugger."""
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        assert time.monotonic() < deadline, "W&B did not begin"
-        time.sleep(0.02)
+    wait_for(lambda: list(folder.glob("wandb/offline-run-*/run-*.wandb")))
     found = services() - others
     (service,) = (one for one in found if one.parent() not in found)  # a child of it has its name until it is another's
     service.send_signal(signal.SIGSTOP)
