@@ -15,7 +15,7 @@ from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
-from tools.bench.ours import TINY, connect, initial_weights
+from tools.bench.ours import TINY, connect, give_weights, initial_weights
 from tools.bench.rows import Options, Ratio, Row, rate, ratio, take_turns
 
 PROMPTS, LENGTH, TOKENS, BEAMS = 32, 32, 32, 4
@@ -97,11 +97,7 @@ def transformers(config: Config) -> Callable[[Ids, int, int], Ids]:
 
     settings = GPT2Config(**FAMILY.write_config(config.model, END), bos_token_id=END, eos_token_id=END)
     model: Any = GPT2LMHeadModel(settings)
-    facts, state = Facts(config.model.heads), {}
-    for name, value in initial_weights(config).items():
-        state.update({FAMILY.full(short): part for short, part in FAMILY.to_theirs(name, value, facts).items()})
-    unread = model.load_state_dict(state, strict=False)
-    assert not unread.unexpected_keys, unread
+    give_weights(model, FAMILY, config, Facts(config.model.heads))
     model = model.eval()
 
     def text(prompts: Ids, tokens: int, beams: int) -> Ids:

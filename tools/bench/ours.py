@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.config import Config, load
 from tools.bench.rows import Options
+
+if TYPE_CHECKING:
+    from gpt1_ds.interop.families.family import Facts, Family
 
 LEARNING_RATE = 1e-5  # of everybody
 BATCHES = 8  # taken in turn
@@ -58,6 +61,16 @@ def initial_weights(config: Config) -> dict[str, Any]:
     assert config.model.vocab_size is not None, "it is known here"
     parameters = architecture(config.model, config.model.vocab_size, pretraining_head(config)).parameters
     return {name: initial_value(ParameterInfo.whole(one), config.run.seed) for name, one in parameters.items()}
+
+
+def give_weights(theirs: Any, family: Family, config: Config, facts: Facts) -> set[str]:
+    """Gives a model of transformers our first weights. Returns the names of what it got none for."""
+    state: dict[str, Any] = {}
+    for name, value in initial_weights(config).items():
+        state.update({family.full(short): part for short, part in family.to_theirs(name, value, facts).items()})
+    unread = theirs.load_state_dict(state, strict=False)
+    assert not unread.unexpected_keys, unread
+    return set(unread.missing_keys)
 
 
 class Text:

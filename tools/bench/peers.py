@@ -17,7 +17,7 @@ from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, ModelConfig
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
-from tools.bench.ours import Ours, initial_weights
+from tools.bench.ours import Ours, give_weights, initial_weights
 
 
 class Transformers(nn.Module):
@@ -29,25 +29,10 @@ class Transformers(nn.Module):
         super().__init__()
         model = config.model
         self.attention = "sdpa" if OpenAIGPTLMHeadModel._supports_sdpa else "eager"  # no version has had SDPA so far
-        settings = OpenAIGPTConfig(
-            vocab_size=model.vocab_size,
-            n_positions=model.context,
-            n_embd=model.width,
-            n_layer=model.layers,
-            n_head=model.heads,
-            embd_pdrop=model.embedding_dropout,
-            attn_pdrop=model.attention_dropout,
-            resid_pdrop=model.residual_dropout,
-            attn_implementation=self.attention,
-        )
+        settings = OpenAIGPTConfig(**FAMILY.write_config(model, 0), attn_implementation=self.attention)
         self.model: Any = OpenAIGPTLMHeadModel(settings)
-        weights = initial_weights(config)
-        facts, state = Facts(model.heads), {}
-        for name, value in weights.items():
-            state.update({FAMILY.full(short): part for short, part in FAMILY.to_theirs(name, value, facts).items()})
-        unread = self.model.load_state_dict(state, strict=False)
-        assert not unread.unexpected_keys, unread
-        assert set(unread.missing_keys) <= {"lm_head.weight"}, unread  # tied
+        missing = give_weights(self.model, FAMILY, config, Facts(model.heads))
+        assert missing <= {"lm_head.weight"}, missing  # tied
 
     def logits(self, tokens_BS: Tensor) -> Tensor:
         return self.model(tokens_BS).logits  # type: ignore[no-any-return]

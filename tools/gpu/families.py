@@ -24,7 +24,7 @@ from gpt1_ds.interop.families.family import Facts, Settings
 from gpt1_ds.interop.families.registry import family_of_model
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from tools.bench.loop import Loop
-from tools.bench.ours import BATCHES, TINY, Ours, initial_weights, tokens_per_step
+from tools.bench.ours import BATCHES, TINY, Ours, give_weights, tokens_per_step
 from tools.families import make_data
 from tools.gpu.record import Contact
 from tools.gpu.training import WARM_UP, evaluated, first_loss, graphs, rows, tell_graphs, timed, with_rows
@@ -102,12 +102,7 @@ class Transformers(nn.Module):
         self.names, kind = names, paired or family.language_model
         self.model: Any = getattr(transformers, kind)(getattr(transformers, f"{family.stem}Config")(**settings))
         facts = Facts(config.model.heads, family.first_position(Settings(Path(kind), settings, family.title)))
-        state: dict[str, Tensor] = {}
-        for name, value in initial_weights(config).items():
-            state.update({family.full(short): part for short, part in family.to_theirs(name, value, facts).items()})
-        unread = self.model.load_state_dict(state, strict=False)
-        assert not unread.unexpected_keys, unread
-        missing = {family.short(name) for name in unread.missing_keys}
+        missing = {family.short(name) for name in give_weights(self.model, family, config, facts)}
         assert missing <= set(family.copies), missing
 
     def forward(self, *tensors: Tensor) -> Tensor:

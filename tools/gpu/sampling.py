@@ -17,7 +17,7 @@ from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
 from gpt1_ds.model import proof
-from tools.bench.ours import TINY, initial_weights
+from tools.bench.ours import TINY, give_weights, initial_weights
 from tools.gpu.measuring import three
 from tools.gpu.record import Contact
 from tools.gpu.training import used
@@ -65,11 +65,7 @@ def transformers(contact: Contact) -> None:
 
     config, (_, _, new) = configuration(contact), sizes(contact)
     model: Any = GPT2LMHeadModel(GPT2Config(**FAMILY.write_config(config.model, 0), pad_token_id=0))
-    facts, state = Facts(config.model.heads), {}
-    for name, value in initial_weights(config).items():
-        state.update({FAMILY.full(short): part for short, part in FAMILY.to_theirs(name, value, facts).items()})
-    unread = model.load_state_dict(state, strict=False)
-    assert not unread.unexpected_keys, unread
+    give_weights(model, FAMILY, config, Facts(config.model.heads))
     model = model.eval().to(contact.device, torch.bfloat16)
     prompt_BS = prompts(contact, config)
     settings: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": True}
