@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
+from tools.bench.ranks import built, seconds_of_all, spread
 
 MODEL = [
     *("model.layers=4", "model.width=256", "model.heads=4", "model.context=128", "model.vocab_size=8192"),
@@ -43,60 +44,38 @@ def main() -> int:
         found = launch.run("tools.bench_watch:measure", (overrides, options.rounds), ranks)[0]
         every, plain = load([], overrides).train.log_every, found["off"]
         step = statistics.median(plain)
-        print(f"{layout}: a step takes {_spread([1000 * one for one in plain], 'ms')}")
+        print(f"{layout}: a step takes {spread([1000 * one for one in plain], 'ms')}")
         for level in LEVELS[1:]:
             more = [watched - before for watched, before in zip(found[level], plain, strict=True)]
             shares = [100 * one / every / step for one in more]
-            print(f"  {level:6} {_spread([1000 * one for one in more], 'ms more')}; {_spread(shares, '% of a step')}")
+            print(f"  {level:6} {spread([1000 * one for one in more], 'ms more')}; {spread(shares, '% of a step')}")
     return 0
 
 
 def measure(overrides: list[str], rounds: int) -> dict[str, list[float]]:
     """Runs on every rank: seconds of steps by level; those of a round follow one another, in an order that turns."""
-    import torch
     import torch.distributed as dist
 
-    from gpt1_ds.data.loader import Rows
-    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.engine.watch import Watch
 
-    config = load([], overrides)
-    torch.set_num_threads(1)
-    connect(600)
-    assert config.model.vocab_size is not None, "it is among the overrides"
-    engine = build_engine(config, ProcessGroups(config))
+    config, engine, batches = built(overrides)
     watches = {
         level: Watch(engine, load([], [*overrides, f"train.watch={level}"]), config.batch_sizes) for level in LEVELS
     }
-    torch.manual_seed(1)
-    tokens = torch.randint(config.model.vocab_size, (config.train.global_batch, config.model.context + 1)).numpy()
-    rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.groups).rows()]
-    batches = training_batches(engine.objective, rows, config.run.seed, 1)
 
-    def timed(level: str) -> float:
-        dist.barrier()
-        began = time.perf_counter()
+    def step(level: str) -> None:
         watches[level].begin(True)
-        result = engine.step(batches, 1e-4)
-        watches[level].end(1, result)
-        dist.barrier()
-        return time.perf_counter() - began
+        watches[level].end(1, engine.step(batches, 1e-4))
 
     found: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(rounds + 2):
         for place in range(len(LEVELS)):
             level = LEVELS[(number + place) % len(LEVELS)]
-            seconds = timed(level)
+            seconds = seconds_of_all(partial(step, level))
             if number >= 2:  # libraries and caches begin with the first rounds
                 found[level].append(seconds)
     dist.destroy_process_group()
     return found
-
-
-def _spread(values: list[float], unit: str) -> str:
-    low, median, high = statistics.quantiles(values, n=4)
-    return f"{median:.2f} {unit} ({low:.2f} to {high:.2f})"
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from gpt1_ds.config import Config, load
 from gpt1_ds.launcher import launch
 
 RATE = 2e-4  # of learning: low enough for layouts to stay close to one another in bf16
@@ -89,7 +91,7 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.config import load, with_vocabulary
+    from gpt1_ds.config import with_vocabulary
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
@@ -114,3 +116,39 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
         return {"seconds": time.perf_counter() - began, "loss": result.loss, "norm": result.grad_norm}
 
     return step
+
+
+def built(overrides: list[str]) -> tuple[Config, Any, Any]:
+    """Returns the configuration, the engine of this rank, and its micro-batches of one batch of random tokens."""
+    import torch
+
+    from gpt1_ds.data.loader import Rows
+    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
+
+    config = load([], overrides)
+    torch.set_num_threads(1)
+    connect(600)
+    assert config.model.vocab_size is not None, "it is among the overrides"
+    engine = build_engine(config, ProcessGroups(config))
+    torch.manual_seed(1)
+    tokens = torch.randint(config.model.vocab_size, (config.train.global_batch, config.model.context + 1)).numpy()
+    rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.groups).rows()]
+    return config, engine, training_batches(engine.objective, rows, config.run.seed, 1)
+
+
+def seconds_of_all(action: Callable[[], object]) -> float:
+    """How long the slowest rank takes."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    began = time.perf_counter()
+    action()
+    dist.barrier()
+    return time.perf_counter() - began
+
+
+def spread(values: Sequence[float], unit: str) -> str:
+    """The median and the middle half."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return f"{median:.2f} {unit} ({low:.2f} to {high:.2f})"
