@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir
+from tools.mistakes import told
 
 COLUMNS = 104
 FIRST, LAST = 8, 6  # lines of the terminal
@@ -63,21 +64,17 @@ def draw_page(page: Path, out: Path) -> None:
         subprocess.run([*words, page.resolve().as_uri()], check=True, capture_output=True, timeout=120)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("quickstart", type=Path, help="the folder that tools/quickstart.sh made")
     parser.add_argument("out", type=Path, help="a folder for terminal.svg and page.png")
     options = parser.parse_args(arguments)
     run = RunDir(options.quickstart / "runs" / "tiny_cpu")
-    try:
+    with told():
         options.out.mkdir(parents=True, exist_ok=True)
         draw_terminal(run, options.out / "terminal.svg")
         draw_page(run.report, options.out / "page.png")
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,13 +17,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.common.errors import EXIT_USAGE, DataError, UserError
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.config.load import load_recorded
 from gpt1_ds.report.study_page import write_study
 from gpt1_ds.report.study_results import read_study_results
 from gpt1_ds.sweep.finetuning_trials import FILE, fitted_controls
 from gpt1_ds.tasks.reading import read_task
+from tools.mistakes import told
 
 
 def refit(study: Path) -> None:
@@ -34,29 +35,25 @@ def refit(study: Path) -> None:
         task = load_recorded(cells[name] / "config.yaml").task
         assert task is not None, "a cell of such a study has a task"
         entry = json.loads(json.dumps(fitted_controls(read_task(task))))
-        for split, told in before["answers"].items():
-            if any(told[key] != entry["answers"][split][key] for key in ("ids", "gold")):
+        for split, known_split in before["answers"].items():
+            if any(known_split[key] != entry["answers"][split][key] for key in ("ids", "gold")):
                 raise DataError(f"{task.path}: {split} of {name} has other examples than the study; give it the same")
         known[name] = entry
         print(f"{name}: {', '.join(dict.fromkeys(score['control'] for score in entry['scores']))}", flush=True)
     write_json(study / FILE, known)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path)
     parser.add_argument("--data", type=Path, default=Path())
     options = parser.parse_args()
     study = options.study.resolve()
     os.chdir(options.data)
-    try:
+    with told():
         refit(study)
         write_study(study)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -17,9 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.common.errors import EXIT_USAGE, UserError
 from gpt1_ds.report import figures
 from gpt1_ds.scaling.tables import CsvRow, read_table
+from tools.mistakes import told
 
 BESIDE = 3  # panels
 
@@ -55,7 +55,7 @@ def draw(table: Sequence[CsvRow], panel: str, row: str, value: str, error: str =
     return figure
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path, metavar="RESULTS.csv")
     for name in ("panel", "row", "value"):
@@ -64,14 +64,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     columns = [name for name in (options.panel, options.row, options.value, options.error) if name]
-    try:
+    with told():
         table = read_table(options.table, columns)
         draw(table, options.panel, options.row, options.value, options.error).savefig(options.out, dpi=130)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -28,5 +28,6 @@ def test_a_column_that_is_not_there_is_named(
     (tmp_path / "scores.csv").write_text("set,row,value\na,first,0.25\n")
     words = [str(tmp_path / "scores.csv"), *("--panel", "task", "--row", "row", "--value", "value", "--out", "x.png")]
     monkeypatch.setattr("sys.argv", ["score_dots", *words])
-    assert score_dots.main() == 2
+    with pytest.raises(SystemExit, match="2"):
+        score_dots.main()
     assert "no column task among set, row, value" in capsys.readouterr().err
