@@ -10,12 +10,12 @@ import torch
 import transformers
 
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.tasks.lines import LineReader
-from tests.helpers.served import SENTENCE, fields, fine_tune, rows
+from tests.helpers.foreign import encoder_tokenizers
+from tests.helpers.served import fields, fine_tune, rows
 from tests.helpers.theirs import theirs_of
 
 transformers.logging.set_verbosity_error()
@@ -54,12 +54,7 @@ def test_a_fine_tuned_gpt2_has_our_scores(shape: str, name: str, tokenizer: Path
 
 @pytest.fixture(scope="module")
 def symbols(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A tokenizer for each encoder: WordPiece, and a byte-level BPE with the symbols of masked models."""
-    place = tmp_path_factory.mktemp("symbols")
-    (place / "text.txt").write_text(f"{SENTENCE} right same file path value: é\n" * 40)
-    for name in ("wordpiece", "gpt2-bpe"):
-        train_tokenizer([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
-    return {"Bert": place / "wordpiece", "Roberta": place / "gpt2-bpe"}
+    return encoder_tokenizers(tmp_path_factory.mktemp("symbols"), "right same file path value: é")
 
 
 ENCODERS = {
@@ -76,7 +71,7 @@ CASES = [
 def test_a_fine_tuned_encoder_has_our_scores(shape: str, stem: str, symbols: dict[str, Path], tmp_path: Path) -> None:
     """Their tokenizer lays the texts out, cuts them and names the segments; a score is one number."""
     words = (*ENCODERS[stem], "model.context=40", "train.steps=12", "train.epochs=null")
-    run = fine_tune(shape, symbols[stem], tmp_path / "run", *words)
+    run = fine_tune(shape, symbols[stem.lower()], tmp_path / "run", *words)
     huggingface.export(run, tmp_path / "out")
     predictor = Predictor(load_checkpoint(run))
     assert predictor.settings.lm_coefficient == 0
@@ -107,6 +102,6 @@ def test_a_fine_tuned_encoder_has_our_scores(shape: str, stem: str, symbols: dic
 
 
 def test_choices_of_a_model_without_segments_stay_here(symbols: dict[str, Path], tmp_path: Path) -> None:
-    run = fine_tune("choice", symbols["Roberta"], tmp_path / "run", *ENCODERS["Roberta"], "train.steps=1")
+    run = fine_tune("choice", symbols["roberta"], tmp_path / "run", *ENCODERS["Roberta"], "train.steps=1")
     with pytest.raises(CheckpointError, match="a Roberta with a head for them cannot be exported; `gpt1-ds predict`"):
         huggingface.export(run, tmp_path / "out")

@@ -15,14 +15,13 @@ import transformers
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.embed import Embedder
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.interop import huggingface, imported
 from gpt1_ds.interop.hf_task import Classifier
 from gpt1_ds.interop.imported import Imported
 from gpt1_ds.tasks.kinds import Sentences
-from tests.helpers.foreign import PROVENANCE, SMALL, random_weights
+from tests.helpers.foreign import PROVENANCE, SMALL, encoder_tokenizers, random_weights
 from tests.helpers.served import SENTENCE
 
 transformers.logging.set_verbosity_error()
@@ -47,12 +46,8 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("symbols")
-    (place / "text.txt").write_text(f"{SENTENCE} File, é\n" * 40)
-    for name in ("wordpiece", "gpt2-bpe"):
-        train_tokenizer([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
-    causal = {"GPT2": place / "gpt2-bpe", "OpenAIGPT": place / "gpt2-bpe"}
-    return {"Bert": place / "wordpiece", "Roberta": place / "gpt2-bpe", **causal}
+    found = encoder_tokenizers(tmp_path_factory.mktemp("symbols"), "File, é")
+    return {**found, "gpt2": found["roberta"], "openaigpt": found["roberta"]}
 
 
 def make_sentences(out: Path, tokenizer: Path, model: ModelConfig, pooling: Any) -> Path:
@@ -73,7 +68,7 @@ def make_sentences(out: Path, tokenizer: Path, model: ModelConfig, pooling: Any)
 
 @pytest.mark.parametrize(("family", "pooling"), CASES)
 def test_vectors_are_ours(family: str, pooling: Any, tokenizers: dict[str, Path], tmp_path: Path) -> None:
-    checkpoint = make_sentences(tmp_path / "ours", tokenizers[family], MODELS[family], pooling)
+    checkpoint = make_sentences(tmp_path / "ours", tokenizers[family.lower()], MODELS[family], pooling)
     huggingface.export(checkpoint, tmp_path / "theirs")
     embedder = Embedder(load_checkpoint(checkpoint))
     wanted = embedder.vectors(TEXTS)

@@ -78,9 +78,9 @@ def evaluate_here(engine: Any, config: Any, checkpoint: str, tokens: np.ndarray)
     return engine.evaluate([MicroBatch((tokens_TB[:-1].contiguous(), facts_BF), labels)])
 
 
-def encoder_tokenizers(place: Path) -> dict[str, Path]:
-    """Small tokenizers with the symbols of encoders, as BERT and RoBERTa have them."""
-    (place / "text.txt").write_text(f"{SENTENCE} file\n" * 40)
+def encoder_tokenizers(place: Path, words: str = "file") -> dict[str, Path]:
+    """Small tokenizers with the symbols of encoders, as BERT and RoBERTa have them; `words` are in their text, too."""
+    (place / "text.txt").write_text(f"{SENTENCE} {words}\n" * 40)
     for name, pieces in (("wordpiece", 100), ("gpt2-bpe", 280)):
         train_tokenizer([place / "text.txt"], place / name, pieces, model=name, masks=True)
     return {"bert": place / "wordpiece", "roberta": place / "gpt2-bpe"}
