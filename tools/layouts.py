@@ -167,7 +167,7 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
         workload = open_workload(config, groups)
         config = workload.config
         engine = build_engine(config, groups, objective=workload.objective)
-        initial = _weights(engine)
+        initial = pieces(engine, "master")
         losses, norms, fingerprints = [], [], []
         for step in range(1, steps + 1):
             batch = workload.batch(step, step)
@@ -182,18 +182,22 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
         layers = module.parts if config.parallel.pipelined else [0, len(engine.architecture.layers)]
         here = groups.pipeline_rank, layers[groups.pipeline_rank + 1] - layers[groups.pipeline_rank]
         result_here = {"stage": here, "losses": losses, "norms": norms, "fingerprints": fingerprints}
-        weights = _weights(engine)
+        weights = pieces(engine, "master")
         dist.destroy_process_group()
     return {**result_here, "weights": weights, "initial": initial}
 
 
-def _weights(engine: Any) -> list[tuple[Any, Any, np.ndarray]]:
-    """This rank's pieces of the masters: (parameter info, slice, values)."""
+def pieces(engine: Any, kind: str, owned: bool = True) -> list[tuple[Any, Any, np.ndarray]]:
+    """This rank's (parameter info, slice, values) of `master`, `exp_avg` or `exp_avg_sq`; all copies unless `owned`."""
     from gpt1_ds.checkpoint.shard import slice_of
     from gpt1_ds.engine import master_weights
 
-    owned = [f for f in master_weights.fragments(engine) if master_weights.is_saved_here(engine, f.info)]
-    return [(f.info, slice_of(f), f.master.cpu().numpy().copy()) for f in owned]
+    found = []
+    for fragment in master_weights.fragments(engine):
+        if not owned or master_weights.is_saved_here(engine, fragment.info):
+            values = fragment.master if kind == "master" else fragment.moments[kind]
+            found.append((fragment.info, slice_of(fragment), values.cpu().numpy().copy()))
+    return found
 
 
 def whole_weights(ranks: list[list[tuple[Any, Any, np.ndarray]]]) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.config import load, with_vocabulary
+from tools.layouts import pieces
 
 
 def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any], *arguments: Any) -> Any:
@@ -30,19 +31,6 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
         result = action(engine, config, *arguments)
         dist.destroy_process_group()
     return result
-
-
-def pieces(engine: Any, kind: str, owned: bool = True) -> list[tuple[Any, Any, np.ndarray]]:
-    """This rank's (parameter info, slice, values) of `master`, `exp_avg` or `exp_avg_sq`; all copies unless `owned`."""
-    from gpt1_ds.checkpoint.shard import slice_of
-    from gpt1_ds.engine import master_weights
-
-    found = []
-    for fragment in master_weights.fragments(engine):
-        if not owned or master_weights.is_saved_here(engine, fragment.info):
-            values = fragment.master if kind == "master" else fragment.moments[kind]
-            found.append((fragment.info, slice_of(fragment), values.cpu().numpy().copy()))
-    return found
 
 
 def gradients(
