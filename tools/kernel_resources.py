@@ -68,7 +68,7 @@ FEATURES = {
 }
 EVERYWHERE = ("causal dropout", "documents dropout", "prefix bias dropout")  # GPT-1 in training, and nearly all at once
 CROSSING = "rows", "rows dropout"  # what attention to a memory is compiled for
-OF_A_MEMORY = {"query": 1, "key": 2}  # gradients side by side; of a stack's own q, k and v they are three
+OF_A_MEMORY = {"query": 1, "key": 2}  # gradients that lie side by side
 POINTERS = (
     dict.fromkeys(("LSE", "DELTA", "SUMS", "WEIGHTS", "STATS", "PARTS"), "fp32")
     | dict.fromkeys(("UNTIL", "BOUNDS", "KEY", "SECOND"), "i32")
@@ -108,7 +108,8 @@ def attention_cases(kind: str, capability: int, every: bool) -> Iterator[tuple[A
             continue
         tile = attention.tile_of(TYPES[kind], width, divmod(capability, 10))
         constants = {"M": tile.queries, "N": tile.keys, "H": triton.next_power_of_2(width), "W": width}
-        constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]], "PARTS": 3}
+        parts = 1 if kind == "fp32" else 3  # gradients that lie side by side
+        constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]], "PARTS": parts}
         options = {"num_warps": tile.warps, "num_stages": 1 if name == "bias" else tile.stages}
         of = f"{features}, {kind}, width {width}"
         yield f"attention {name}, {of}", kernel, kind, constants, options

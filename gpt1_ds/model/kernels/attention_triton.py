@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results
+from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results, empty_heads
 
 COUNTER = tl.constexpr(0x9E3779B1)  # of model/dropout.py, like the factors of its mixing
 MIX_1, MIX_2 = tl.constexpr(0x85EBCA6B), tl.constexpr(0xC2B2AE35)
@@ -287,7 +287,9 @@ def backward(
     grad, out = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (grad_GSH, out_GSH))
     (heads, queries), keys, bias_NST = q.shape[:2], k.shape[1], wanted.bias_NST
     delta_GS = torch.empty_like(lse_GS)  # of each query: output times its gradient, less the mask's scale (Dao 2022)
-    grad_q, grad_k, grad_v = gradients
+    # fp32 kernels spill registers where gradients lie side by side (tools/results/kernels), so they write others
+    written = gradients if q.dtype != torch.float32 else tuple(map(empty_heads, (q, k, v)))
+    grad_q, grad_k, grad_v = written
     tile = tile_for(q)
     query_tiles, key_tiles = triton.cdiv(queries, tile.queries), triton.cdiv(keys, tile.keys)
     numbers, options = arguments(q, k, wanted, drop, tile)
@@ -297,6 +299,9 @@ def backward(
     key_kernel[(key_tiles * heads,)](
         q, k, v, grad, lse_GS, delta_GS, grad_k, grad_v, *numbers, PARTS=parts_of(grad_k), **options
     )
+    if written is not gradients:
+        for gradient, found in zip(gradients, written, strict=True):
+            gradient.copy_(found)
     if bias_NST is None:
         return q.new_empty(0)
     grad_bias = bias_NST.new_empty(bias_NST.shape)
