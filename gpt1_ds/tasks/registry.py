@@ -12,7 +12,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import MIXTURE, TABLE
+from gpt1_ds.config.task import MIXTURE, SENTENCES, TABLE, TaskKind
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.kinds import (
     KINDS,
@@ -412,6 +412,13 @@ def first_metric(config: TaskConfig) -> str:
     """That by which the best epoch is chosen."""
     known = Sentences.fitting_metrics if config.makes_vectors else find_spec(config).metrics
     return known[0] if config.metric == "auto" else config.metric
+
+
+def kind_of(config: TaskConfig | None) -> TaskKind:
+    """Returns the kind of a task; `auto` where there is none, and of a mixture, whose tasks may be of several kinds."""
+    if config is None or config.name == MIXTURE:
+        return "auto"
+    return SENTENCES if config.makes_vectors else find_spec(config).task.kind
 
 
 def find_spec(config: TaskConfig) -> Spec:
