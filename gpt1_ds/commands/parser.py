@@ -238,8 +238,9 @@ def say_unread(options: argparse.Namespace, *configs: Config) -> None:
     """Says which keys on the command line no training run of `configs` reads. Rank 0 does, once for all."""
     from gpt1_ds.common.log import say
     from gpt1_ds.config.unread import unread
+    from gpt1_ds.tasks.registry import kind_of
 
-    first, *others = (unread(config, options.overrides) for config in configs)
+    first, *others = (unread(config, options.overrides, kind_of(config.task)) for config in configs)
     for key, line in first.items() if os.environ.get("RANK", "0") == "0" else ():
         if all(key in other for other in others):
             say(line)

@@ -48,8 +48,8 @@ class PartConfig:
     name: str = ""  # a task of the registry, or `table`
     path: str = ""  # as task.path
     weight: float = 1.0  # by which its rate, which follows from its size, is multiplied
-    title: str = ""  # its name in scores and ids; empty: the name
-    prefix: str = ""  # as task.prefix
+    title: str = ""  # its name in scores and ids, and in sources of a `table`; empty: the name
+    prefix: str = ""  # what stands before every source of it, of any kind
     kind: TaskKind = "auto"  # as task.kind
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # as task.columns
 

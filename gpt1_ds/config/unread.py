@@ -5,13 +5,15 @@ that have it; where a person names one on the command line, something else was w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpt1_ds.config.load import named_keys
 from gpt1_ds.config.sections import Config
+from gpt1_ds.config.task import GENERATION, KINDS, MIXTURE, SENTENCES, TABLE, TOKEN_KINDS, TaskKind
 
 ABOVE_0 = "above 0"
+AUTO = "auto"  # of a mixture, whose tasks may be of several kinds
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class ReadWhere:
         here = getattr(getattr(config, section), key, None)
         if here is None or str(here) in self.values or (ABOVE_0 in self.values and here > 0):
             return None
-        wanted = self.decides + (f" {ABOVE_0}" if ABOVE_0 in self.values else f"={' or '.join(self.values)}")
+        values = " or ".join(value for value in self.values if value != AUTO)
+        wanted = self.decides + (f" {ABOVE_0}" if ABOVE_0 in self.values else f"={values}")
         return f"it is read with {wanted}, this run has {self.decides}={here}"
 
 
@@ -57,12 +60,29 @@ PARTS = (
     ReadWhere("schedule.kind", ("cosine", "linear", "wsd", "rsqrt"), ("schedule.final_fraction",)),
     ReadWhere("guard.z", (ABOVE_0,), ("guard.window",)),
     ReadWhere("tracking.wandb", ("offline", "online"), ("tracking.entity", "tracking.tags", "tracking.artifacts")),
-    ReadWhere("task.kind", ("sentences",), ("task.pooling", "task.loss", "task.margin", "task.group")),
+    ReadWhere("task.kind", (SENTENCES,), ("task.pooling", "task.loss", "task.margin", "task.group")),
     ReadWhere("task.loss", ("triplet",), ("task.margin",)),
     ReadWhere("task.loss", ("ranking",), ("task.group",)),
-    ReadWhere("task.name", ("mixture",), ("task.mixture_limit", "task.mixture_temperature")),
-    ReadWhere("task.form", ("text",), ("task.target_length", "task.decoded_examples", "task.decoding")),
-    ReadWhere("task.form", ("head", "text"), ("optimizer", "schedule", "train.steps", "train.epochs")),
+    ReadWhere("task.name", (MIXTURE,), ("task.mixture_limit", "task.mixture_temperature")),
+    ReadWhere("task.name", (TABLE, MIXTURE), ("task.header",)),
+    ReadWhere("task.kind", ("span",), ("task.stride",)),
+    ReadWhere("task.kind", ("regression",), ("task.regression",)),
+    ReadWhere("task.kind", ("regression", SENTENCES, AUTO), ("task.score_range",)),
+    ReadWhere("task.kind", (*(kind for kind in KINDS if kind not in TOKEN_KINDS), AUTO), ("task.too_long",)),
+    ReadWhere(
+        "task.kind",
+        (GENERATION, AUTO),
+        ("task.prefix", "task.target_length", "task.decoded_examples", "task.decoding"),
+    ),
+    ReadWhere("task.form", ("head",), ("task.head_dropout",)),
+    ReadWhere(
+        "task.form",
+        ("head", "text"),
+        (
+            *("optimizer", "schedule", "train.steps", "train.epochs", "train.global_batch"),
+            *("task.lm_coefficient", "task.transfer_layers", "task.frozen_layers"),
+        ),
+    ),
 )
 PRETRAINING = ("objective", "data", "train.eval_every", "train.eval_batches")
 EVALUATING = ("probes",)
@@ -72,10 +92,12 @@ TRAINING = (  # what the command evaluate does without
 )
 
 
-def unread(config: Config, overrides: Sequence[str]) -> dict[str, str]:
+def unread(config: Config, overrides: Sequence[str], kind: TaskKind = "auto") -> dict[str, str]:
     """Returns of the keys that these words name those which the training run `config` does not read: "KEY=VALUE changes
-    nothing: WHY", by the key.
+    nothing: WHY", by the key. `kind` is that of the task, which the section itself names of a table alone.
     """
+    if config.task is not None and kind != AUTO:
+        config = replace(config, task=replace(config.task, kind=kind))
     found = {}
     for key, value in named_keys(overrides):
         if (why := next(_reasons(config, key), None)) is not None:

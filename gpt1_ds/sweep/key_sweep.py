@@ -17,6 +17,7 @@ from gpt1_ds.config.unread import unread
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
+from gpt1_ds.tasks.registry import kind_of
 from gpt1_ds.tracking.record import of_models, read_entries
 
 OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
@@ -125,7 +126,7 @@ def make_key_sweep(
         try:
             config = configure([f"{key}={value}" for key, value in values])
             several = [f"{key}={value}" for key, value in values if len(choices[key]) > 1]
-            equal = {**unread(config, several), **equal}
+            equal = {**unread(config, several, kind_of(config.task)), **equal}
             trials.append(KeyTrial(config=_placed(config, values), values=values))
         except UserError as error:
             problems |= dict.fromkeys(problem.removeprefix("command line: ") for problem in error.problems)

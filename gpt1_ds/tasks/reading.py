@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import TABLE
+from gpt1_ds.config.task import TABLE, PartConfig
 from gpt1_ds.tasks import formats
 from gpt1_ds.tasks.base import NO_LABEL, Example, Examples, Task
 from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
@@ -162,19 +162,21 @@ def _read_mixture(config: TaskConfig) -> TaskData:
         if data.task.reads_tokens or data.task.loss is not None:
             raise ConfigError(f"task.mixture: {part.shown} is of kind {data.task.kind}, which is not learned in text")
         task = in_text(data.task.told(told))
+        if part.name == TABLE:  # which says nothing of what is asked
+            task = replace(task, name=part.shown)
         for split, rows in data.splits.items():
-            splits.setdefault(split, []).extend(_as_text(task, part.shown, example) for example in rows)
+            splits.setdefault(split, []).extend(_as_text(task, part, example) for example in rows)
         notes += data.notes
     whole = {split: tuple(rows) for split, rows in splits.items()}
     return TaskData(task_of_spec(find_spec(config), config, ()), whole, tuple(notes))
 
 
-def _as_text(task: Task, title: str, example: Example) -> Example:
-    targets, number = example.targets, NO_LABEL
-    if not task.writes_text:
-        number = task.answer_number(example)
+def _as_text(task: Task, part: PartConfig, example: Example) -> Example:
+    source, targets = task.source(example), example.targets
+    if not task.writes_text:  # else the prefix is there already
+        source, number = part.prefix + source, task.answer_number(example)
         targets = (task.answers[number],) if number != NO_LABEL else ()
-    return Example(id=f"{title}/{example.id}", texts=(task.source(example),), targets=targets, group=title)
+    return Example(id=f"{part.shown}/{example.id}", texts=(source,), targets=targets, group=part.shown)
 
 
 def read_scored(path: str) -> dict[str, Examples]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import MIXTURE, TABLE
+from gpt1_ds.config.task import MIXTURE, SENTENCES, TABLE, TaskKind
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.kinds import (
     KINDS,
@@ -60,6 +60,7 @@ class Spec:
     text2: Names = ("sentence2", "hypothesis", "text_b")  # alternatives; none: a single text
     label: Names = ("label", "gold_label")
     choices: tuple[Names, ...] = ()  # alternatives; one name: a column that holds a list
+    begin: Names = ()  # the column of what every choice begins with
     id: Names = ("index", "id", "pairID", "idx")
     group: Names = ()
     source_is_choices: bool = False  # what stays together when dev is held out: equal choices, not equal first texts
@@ -335,7 +336,8 @@ SPECS = {
             name="swag",
             task=Choice,
             text=(("sent1",),),
-            text2=("sent2",),
+            text2=(),
+            begin=("sent2",),  # BERT's second text is a whole sentence
             choices=(("ending0", "ending1", "ending2", "ending3"),),
             id=(),
             labels=("0", "1", "2", "3"),
@@ -414,6 +416,13 @@ def first_metric(config: TaskConfig) -> str:
     return known[0] if config.metric == "auto" else config.metric
 
 
+def kind_of(config: TaskConfig | None) -> TaskKind:
+    """Returns the kind of a task; `auto` where there is none, and of a mixture, whose tasks may be of several kinds."""
+    if config is None or config.name == MIXTURE:
+        return "auto"
+    return SENTENCES if config.makes_vectors else find_spec(config).task.kind
+
+
 def find_spec(config: TaskConfig) -> Spec:
     """The registered description of `config.name`, with what the configuration says otherwise.
 
@@ -434,7 +443,7 @@ def find_spec(config: TaskConfig) -> Spec:
     if columns.text:
         named["text"] = ((columns.text,),)
     if columns.choices:
-        named["choices"] = (tuple(columns.choices),)
+        named |= {"choices": (tuple(columns.choices),), "begin": ()}
     spec = replace(spec, **named)
     if spec.task.writes_text:  # a pair of files, whose endings are its columns: train.en and train.de
         pairs = {split: (f"{split}.{spec.text[0][0]}",) for split in ("train", "dev", "test")}

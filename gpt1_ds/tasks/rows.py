@@ -31,6 +31,7 @@ class TaskColumns:
     choices: Names
     id: str
     group: str
+    begin: str = ""  # of every choice
 
 
 def find_columns(table: Table, spec: Spec, needs_label: bool) -> TaskColumns:
@@ -43,12 +44,14 @@ def find_columns(table: Table, spec: Spec, needs_label: bool) -> TaskColumns:
         return "".join(first(tuple((name,) for name in names)))
 
     found = TaskColumns(
-        first(spec.text), one(spec.text2), one(spec.label), first(spec.choices), one(spec.id), one(spec.group)
+        *(first(spec.text), one(spec.text2), one(spec.label), first(spec.choices), one(spec.id), one(spec.group)),
+        begin=one(spec.begin),
     )
     wanted = [("text", " and ".join(spec.text[0]), found.text)]
     wanted += [("text2", spec.text2[0], (found.text2,))] if spec.text2 else []
     wanted += [("label", spec.label[0], (found.label,))] if needs_label else []
     wanted += [("choices", " and ".join(spec.choices[0]), found.choices)] if spec.choices else []
+    wanted += [("choices", spec.begin[0], (found.begin,))] if spec.begin else []
     there = ", ".join(map(brief, table.columns[:20])) or "none"
     DataError.raise_all(
         f"{table.path}: has no column {name}; its columns are {there}; set task.columns.{key}"
@@ -121,6 +124,8 @@ class RowReader:
         if not any(texts):
             raise BadRowError(f"{' and '.join(filter(None, (*columns.text, columns.text2)))} is missing")
         choices = self._read_choices(values, columns.choices) if columns.choices else ()
+        if columns.begin and not is_missing(values.get(columns.begin)):
+            choices = tuple(f"{text_of(values, columns.begin)} {choice}" for choice in choices)
         label, score = self._answer(values.get(columns.label), columns.label, needs_label)
         return Example(
             id=text_of(values, columns.id) if columns.id else str(number),

@@ -8,6 +8,8 @@ their names, then an answer in words.
 As in `preprocessors.glue` and `stsb` of the authors' code (t5/data/preprocessors.py), texts stand in the alphabetical
 order of their names, and a score is rounded to 0.2. Tasks that the paper does not have follow the same rules. Choices
 are always called choice1, choice2, ...; COPA's question is a sentence here, where the paper has `cause` or `effect`.
+WiC and MultiRC are not as T5 reads them, whose names are those of three texts: here WiC's word stands before its first
+sentence, and MultiRC's question before the answer.
 A source ends with the end symbol, and so does an answer. What is cut of a source is its end.
 """
 
@@ -27,8 +29,9 @@ from gpt1_ds.tasks.registry import class_names
 
 Int32s = NDArray[np.int32]
 FIELDS = {  # names of the texts, in the order of an example
-    **dict.fromkeys(("mnli", "snli", "scitail"), ("premise", "hypothesis")),
+    **dict.fromkeys(("mnli", "snli", "scitail", "cb"), ("premise", "hypothesis")),
     "qnli": ("question", "sentence"),
+    "boolq": ("passage", "question"),
     "qqp": ("question1", "question2"),
     "race": ("article", "question"),
     "cosmosqa": ("context", "question"),

@@ -190,7 +190,7 @@ CASES = {
         "train.csv",
         ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
         "0,anet,1,He sits . He,He sits .,He,gold,eats .,runs .,sings .,falls .,2\n",
-        [f"S He sits . He D {ending} . E" for ending in ("eats", "runs", "sings", "falls")],
+        [f"S He sits . D He {ending} . E" for ending in ("eats", "runs", "sings", "falls")],
         *("2", "val.csv", 1),
     ),
     "multirc": Case(

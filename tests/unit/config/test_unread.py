@@ -12,6 +12,7 @@ from gpt1_ds.config import Config, load
 from gpt1_ds.config.unread import EVALUATING, PARTS, PRETRAINING, unread
 from gpt1_ds.config.values import keys_of
 from gpt1_ds.sweep.key_sweep import make_key_sweep
+from gpt1_ds.tasks.registry import kind_of
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 from tools import small_tasks
@@ -59,7 +60,7 @@ def test_what_is_read(words: list[str]) -> None:
     [
         (["objective.kind=spans", "data.path=y", "train.eval_batches=2"], 3),
         (["task.margin=2", "task.pooling=max", "task.mixture_limit=3", "task.target_length=8"], 4),
-        (["task.decoding.beams=2", "task.form=text"], 0),
+        (["task.decoding.beams=2", "task.form=text"], 1),  # answers are ranked
         (["task.decoding={beams: 2, min_tokens: 1}"], 2),
         (["task.form=frozen", "optimizer.lr=1", "schedule.kind=linear", "train.epochs=1"], 3),
         (["train.epochs=1", "task.head_dropout=0.2", "optimizer.lr=1", "model.layers=3"], 0),
@@ -67,6 +68,42 @@ def test_what_is_read(words: list[str]) -> None:
 )
 def test_fine_tuning(words: list[str], keys: int) -> None:
     assert len(unread(load([], [*TASK, *words]), words)) == keys
+
+
+@pytest.mark.parametrize(
+    ("task", "unread_words", "read"),
+    [
+        (
+            "cola",
+            "stride=64 prefix=a score_range=[1,3] regression=value header=false decoding.beams=2 margin=2",
+            "too_long=raise head_dropout=0.2 lm_coefficient=0 transfer_layers=1 frozen_layers=1",
+        ),
+        ("squad", "too_long=raise prefix=a regression=value", "stride=64 head_dropout=0.2"),
+        ("conll2003", "too_long=raise stride=64", "head_dropout=0.2"),
+        ("stsb", "stride=64", "score_range=[1,3] regression=value"),
+        ("rte form=text", "decoding.beams=2 target_length=8 decoded_examples=9 head_dropout=0", "too_long=raise"),
+        (
+            "rte form=frozen",
+            "head_dropout=0.2 lm_coefficient=0.1 transfer_layers=1 frozen_layers=1 train.global_batch=8",
+            "",
+        ),
+        ("summarization form=text", "header=false score_range=[1,3]", "prefix=a decoding.beams=2 target_length=8"),
+        ("snli kind=sentences sts=y", "prefix=a stride=64", "score_range=[1,3] margin=2 loss=triplet too_long=raise"),
+    ],
+)
+def test_keys_of_other_kinds_of_task(task: str, unread_words: str, read: str) -> None:
+    def keys(words: str) -> list[str]:
+        return [word if word.startswith("train.") else f"task.{word}" for word in words.split()]
+
+    words = [*keys(unread_words), *keys(read)]
+    config = load([], [*keys(f"name={task}"), "task.path=x", *words])
+    assert [*unread(config, words, kind_of(config.task))] == [word.partition("=")[0] for word in keys(unread_words)]
+
+
+def test_a_mixture_may_have_tasks_of_all_kinds() -> None:
+    words = ["task.header=false", "task.score_range=[1,3]", "task.too_long=raise", "task.prefix=a", "task.stride=64"]
+    config = load([], ["task.name=mixture", "task.mixture=[{name: rte, path: x}]", "task.form=text", *words])
+    assert [*unread(config, words, kind_of(config.task))] == ["task.stride"]
 
 
 def test_the_table_names_keys_that_are_there() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig, load
-from gpt1_ds.config.task import MIXTURE, PartConfig
+from gpt1_ds.config.task import MIXTURE, TABLE, ColumnsConfig, PartConfig
 from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.kinds import Generation
 from gpt1_ds.tasks.metrics import score_examples
@@ -104,6 +105,22 @@ def test_each_task_is_read_as_it_is_alone(tmp_path: Path) -> None:
     assert found["exact_match"] == pytest.approx(2 / 3)
     assert (found["exact_match_say"], found["exact_match_nli"]) == (0.5, 1.0)
     assert found["bleu_say"] is not None
+
+
+def test_tables_are_told_apart_by_their_titles_and_prefixes(tmp_path: Path) -> None:
+    """The same text is asked two things."""
+    parts = []
+    for title, prefix, labels in (("sentiment", "", "pn"), ("language", "say the language: ", "ed")):
+        (tmp_path / title).mkdir()
+        for split in ("train", "dev"):
+            rows = [f"good film {n}\t{label}" for n, label in enumerate(labels)]
+            (tmp_path / title / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+        columns = ColumnsConfig(text="sentence", label="label")
+        part = PartConfig(name=TABLE, title=title, prefix=prefix, path=str(tmp_path / title), columns=columns)
+        parts.append(replace(part, kind="classification"))
+    first, _, other, _ = read_task(TaskConfig(name=MIXTURE, mixture=parts)).splits["dev"]
+    assert (first.texts, first.targets) == (("sentiment sentence: good film 0",), ("p",))
+    assert (other.texts, other.targets) == (("say the language: language sentence: good film 0",), ("e",))
 
 
 RTE = "{name: rte, path: x}"

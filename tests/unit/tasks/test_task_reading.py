@@ -333,4 +333,8 @@ def test_swag_files(tmp_path: Path) -> None:
     for file in ("train.csv", "val.csv"):
         (tmp_path / file).write_text(header + row)
     (one,) = read_task(section(tmp_path, "task.name=swag")).splits["train"]
-    assert (one.texts, one.choices, one.label) == (("He sits.", "He"), ("eats.", "runs.", "sings.", "falls."), "2")
+    endings = ("He eats.", "He runs.", "He sings.", "He falls.")
+    assert (one.texts, one.choices, one.label) == (("He sits.",), endings, "2")
+    (tmp_path / "train.csv").write_text(header + row.replace(",He,gold", ",,gold"))
+    (one,) = read_task(section(tmp_path, "task.name=swag")).splits["train"]
+    assert one.choices == ("eats.", "runs.", "sings.", "falls."), "nothing begins them"

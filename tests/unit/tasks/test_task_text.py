@@ -35,6 +35,8 @@ def in_text(name: str, labels: tuple[str, ...] | None = None) -> Task:
         ("qqp", ["A?", "B?"], [], "qqp question1: A? question2: B?", "not_duplicate duplicate"),
         ("qnli", ["A?", "B."], [], "qnli question: A? sentence: B.", "entailment not_entailment"),
         ("mnli", ["A.", "B."], [], "mnli hypothesis: B. premise: A.", "entailment neutral contradiction"),
+        ("cb", ["A.", "B."], [], "cb hypothesis: B. premise: A.", "entailment contradiction neutral"),
+        ("boolq", ["A.", "B?"], [], "boolq passage: A. question: B?", "False True"),
         ("scitail", ["A.", "B."], [], "scitail hypothesis: B. premise: A.", "neutral entails"),
         (
             *("copa", ["A.", "Why?"], ["B.", "C."]),
