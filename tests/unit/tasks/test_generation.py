@@ -126,6 +126,10 @@ def test_bad_files(words: list[str], files: dict[str, str], line: str, tmp_path:
     [
         ("task.target_length=0", "task.target_length=0 must be at least 1"),
         ("task.decoding.beams=0", "task.decoding.beams=0 must be at least 1"),
+        (
+            "task.decoding={beams: 2, length_alpha: 400}",
+            "task.decoding.length_alpha=400.0 must be a number from -40 to 40; 0 compares",
+        ),
         ("task.decoding.length_alpha=0.6", "task.decoding.beams=1 must be 2 or more for length_penalty"),
         ("task.decoding={min_tokens: 9}", "task.decoding.min_tokens=9 must be 0 or more, and below"),
     ],
