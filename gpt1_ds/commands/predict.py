@@ -84,10 +84,13 @@ def _from_arguments(predictor: Predictor, options: argparse.Namespace) -> Iterat
     from gpt1_ds.tasks.lines import LineReader
     from gpt1_ds.tasks.rows import BadRowError
 
+    reader = LineReader(predictor.task, predictor.settings, "tsv")
     try:
-        example = LineReader(predictor.task, predictor.settings, "tsv").of_fields(options.text)
+        example = reader.of_fields(options.text)
+        predictor.check(example)
     except BadRowError as problem:
-        raise DataError(f"TEXT: {problem} (each in quotes)") from None
+        hint = "" if len(options.text) == len(reader.fields) else " (each in quotes)"
+        raise DataError(f"TEXT: {problem}{hint}") from None
     return iter([predictor.lines([example], _as_json(options, "tsv"))])
 
 

@@ -19,6 +19,7 @@ TaskKind = Literal[
 ]
 ClassMetric = Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "entity_f1"]
 Metric = Literal[ClassMetric, "bleu", "rouge1", "rouge2", "rougeLsum"]
+LARGEST_ALPHA = 40  # its power of a length is a finite number up to ten million tokens
 SHORTEST = 8  # tokens: below that, a pair of texts leaves no token of the texts
 
 
@@ -189,8 +190,11 @@ class TaskConfig:
         of_beams = (decoding.length_penalty, decoding.length_alpha, decoding.early_end)
         if decoding.beams == 1 and of_beams != ("plain", 1.0, False):
             yield "task.decoding.beams=1 must be 2 or more for length_penalty, length_alpha and early_end"
-        if not -math.inf < decoding.length_alpha < math.inf:
-            yield f"task.decoding.length_alpha={decoding.length_alpha} must be a number; 0 compares texts as they are"
+        if not -LARGEST_ALPHA <= decoding.length_alpha <= LARGEST_ALPHA:
+            yield (
+                f"task.decoding.length_alpha={decoding.length_alpha} must be a number from {-LARGEST_ALPHA} to "
+                f"{LARGEST_ALPHA}; 0 compares texts as they are"
+            )
         if not 0 <= decoding.min_tokens < (self.target_length or math.inf):
             yield (
                 f"task.decoding.min_tokens={decoding.min_tokens} must be 0 or more, and below "

@@ -51,10 +51,12 @@ def write(
     `stopped` is asked after every token of a row, and ends it. `lock` keeps other threads of this process from copying
     to its GPU, where there are any.
 
-    The model is in evaluation mode. Raises ArgumentError for a source or a number of tokens that the context does not
-    hold, ConfigError for a model that reads in both directions, CheckpointError (with the `name`) where its numbers are
-    not finite.
+    The model is in evaluation mode. Raises ArgumentError for too many beams and for a source or a number of tokens that
+    the context does not hold, ConfigError for a model that reads in both directions, CheckpointError (with the `name`)
+    where its numbers are not finite.
     """
+    if sampling.beams > max(1, most := tokenizer.most_beams):
+        raise ArgumentError(f"beams={sampling.beams} must be at most {most}, half of the tokens that can be written")
     ways, lock = _Ways(tokenizer, sampling, name, model.tokens.weight.device), lock or nullcontext()
     found: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))  # neighbours are alike in length
@@ -219,7 +221,7 @@ class _Ways:
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, name: str, device: torch.device) -> None:
         self.size, self.end, self.sampling, self.name = tokenizer.vocab_size, tokenizer.eod_id, sampling, name
-        self.forbidden = torch.tensor(control_symbols(tokenizer), dtype=torch.long, device=device)
+        self.forbidden = torch.tensor(tokenizer.control_ids, dtype=torch.long, device=device)
 
     def checked(self, logits_RV: Tensor) -> Tensor:
         """Returns `logits`. Raises CheckpointError where one is not finite."""
@@ -243,11 +245,6 @@ class _Ways:
         if length < self.sampling.min_tokens:
             scores_RV[:, self.end] = -torch.inf
         return scores_RV
-
-
-def control_symbols(tokenizer: Tokenizer) -> list[int]:
-    """What no text has."""
-    return [number for number in tokenizer.special_ids.present().values() if number != tokenizer.eod_id]
 
 
 def _draw(
@@ -283,10 +280,7 @@ def _search(rows: _Rows, ways: _Ways, most: int) -> list[list[int]]:
     """The best text of each prompt, by beam search as transformers' `generate` does it: of the 2 x beams likeliest next
     beginnings those that end are whole texts, if they are among the first `beams`; the likeliest others are kept.
     """
-    sampling = ways.sampling
-    beams, alive = sampling.beams, ways.size - len(ways.forbidden)
-    if 2 * beams > alive:
-        raise ArgumentError(f"beams={beams} must be at most {alive // 2}, half of the tokens that can be written")
+    beams = ways.sampling.beams
     searches = [_Beams([0.0]) for _ in rows.rows]
     for length in range(1, most + 1):
         logs_RV = ways.checked(rows.logits()).float().log_softmax(-1)

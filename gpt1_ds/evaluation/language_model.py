@@ -157,6 +157,7 @@ class LanguageModel(Loaded):
                     examples.append(reader.of_fields([one] if isinstance(one, str) else one, number))
                 else:
                     raise BadRowError("no text, tuple of texts or mapping")
+                predictor.check(examples[-1])
             except BadRowError as problem:
                 raise ArgumentError(f"example={one!r:.60}: {problem}") from None
         found = predictor.predict(examples)

@@ -136,6 +136,15 @@ class Predictor:
             raise CheckpointError(f"{self._folder}: its weights give no finite numbers: this is not a trained model")
         return scores_NK
 
+    def check(self, example: Example) -> None:
+        """Raises BadRowError for an example that is longer than the model reads, where none is to be cut."""
+        if self.settings.too_long == "raise":
+            try:
+                self._encoded([example])
+            except DataError:
+                problem = f"is longer than {self._limit} tokens, and the model cuts nothing (task.too_long=raise)"
+                raise BadRowError(f"{problem}; shorten it") from None
+
     def _encoded(self, examples: Sequence[Example]) -> Encoded:
         return encode_examples(self.task, examples, self._tokenizer, self.settings, self._limit, self._longest)
 
@@ -267,7 +276,7 @@ def predict_lines(
     predictor: Predictor, reader: LineReader, source: str, arriving: Iterable[list[bytes]], as_json: bool
 ) -> Iterator[list[str]]:
     """A line of output for every line of input, window by window. Raises DataError at the first line that is no
-    example, naming it, when the lines before it have been given.
+    example, or one that is too long, naming it, when the lines before it have been given.
     """
     number = 0
     for window in arriving:
@@ -276,7 +285,9 @@ def predict_lines(
         for line in window:
             number += 1
             try:
-                examples.append(reader.example(line, number))
+                example = reader.example(line, number)
+                predictor.check(example)
+                examples.append(example)
             except BadRowError as error:
                 problem = f"{source} line {number}: {error}"
                 break

@@ -9,6 +9,7 @@ from typing import Literal, TypedDict, get_args
 
 from gpt1_ds.common.errors import ArgumentError
 from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.config.task import LARGEST_ALPHA
 from gpt1_ds.tasks.text import most_written
 
 TOKENS = 100
@@ -82,8 +83,9 @@ class Sampling:
             yield f"beams={self.beams} must be at least 1; 1 chooses token by token"
         if self.length_penalty not in get_args(LengthPenalty):
             yield f"length_penalty={self.length_penalty} must be one of {', '.join(get_args(LengthPenalty))}"
-        if not -math.inf < self.length_alpha < math.inf:
-            yield f"length_alpha={self.length_alpha} must be a number; 0 compares log-likelihoods as they are"
+        if not -LARGEST_ALPHA <= self.length_alpha <= LARGEST_ALPHA:
+            bounds = f"from {-LARGEST_ALPHA} to {LARGEST_ALPHA}"
+            yield f"length_alpha={self.length_alpha} must be a number {bounds}; 0 compares log-likelihoods as they are"
         if self.beams == 1 and (self.length_penalty, self.length_alpha, self.early_end) != ("plain", 1.0, False):
             yield f"beams={self.beams} must be 2 or more for length_penalty, length_alpha and early_end"
         if self.beams > 1 and (self.top_k, self.top_p) != (0, 1.0):

@@ -51,7 +51,7 @@ from gpt1_ds.tasks.kinds import KINDS, Classification, Regression, Span, Tagging
 from gpt1_ds.tasks.kinds.span import ANSWER, NO_ANSWER
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS, Spec, class_names, find_spec
-from gpt1_ds.tasks.token_metrics import is_part
+from gpt1_ds.tasks.token_metrics import entity_problem
 
 TOLERANCE = 1e-6  # of a bias that was moved
 
@@ -368,7 +368,7 @@ def _config(name: str, names: tuple[str, ...], dropout: float, limit: int | None
     if name in TOKEN_KINDS:
         kind = KINDS[name]
         found |= {"name": TABLE, "kind": name, "labels": list(names)}
-        if name == TAGGING and not any(map(is_part, names)):
+        if name == TAGGING and entity_problem(names):
             found["metric"] = "accuracy"
     if kind is Span:
         found["head_dropout"] = 0.0  # their class has none

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -167,12 +168,8 @@ def _with_compile(config: Config, value: Literal["on", "off"]) -> Config:
 
 def layouts(config: Config, world: int, machine: Machine) -> Iterator[Config]:
     """Every combination that divides the world, legal or not. Matrices are not shared beyond a node."""
-    for tensor in divisors(world):
-        if tensor > machine.ranks_per_node or tensor > config.model.heads:
-            continue
-        for pipeline in divisors(world // tensor):
-            if pipeline > sum(config.model.blocks):
-                continue
+    for tensor in divisors(world, min(machine.ranks_per_node, config.model.heads)):
+        for pipeline in divisors(world // tensor, sum(config.model.blocks)):
             data = world // (tensor * pipeline)
             for micro_batch in divisors(max(1, config.train.smallest_batch // data)):
                 yield from _variants(config, tensor, pipeline, micro_batch, machine.device == "cuda")
@@ -198,6 +195,8 @@ def _variants(config: Config, tensor: int, pipeline: int, micro_batch: int, cuda
                 yield replace(config, train=train, parallel=parallel)
 
 
-def divisors(number: int) -> list[int]:
-    """Ascending."""
-    return [n for n in range(1, number + 1) if number % n == 0]
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """All of them, or those up to `most`; ascending."""
+    most = number if most is None else most
+    small = [n for n in range(1, min(math.isqrt(number), most) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n < number and number // n <= most]

@@ -110,13 +110,13 @@ def read_task(config: TaskConfig) -> TaskData:
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
     splits["train"] = capped(splits["train"], config.train_examples)
     splits = _thinned(config, splits, notes)
-    _check_ids(config, splits)
-    labels = spec.task.find_labels(spec.labels, splits, config.path)
+    task = task_of_spec(spec, config, spec.task.find_labels(spec.labels, splits, config.path))
+    _check_names(config, task, splits)
     if count := sum(loose(example.tags) for rows in splits.values() for example in rows):
         notes.append(
             f"{config.name}: {count} entities begin with I- and no B-; they count as entities, as in conlleval"
         )
-    return TaskData(task_of_spec(spec, config, labels), splits, tuple(notes))
+    return TaskData(task, splits, tuple(notes))
 
 
 def _read_sentences(config: TaskConfig) -> TaskData:
@@ -148,7 +148,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
             notes.append(f"{config.name} train: {shared} pairs share a text with those of task.sts and are left out")
     splits["train"] = capped(shaped(config, labels, splits["train"]), config.train_examples)
     splits = _thinned(config, splits, notes)
-    _check_ids(config, splits)
+    _check_names(config, task, splits)
     return TaskData(task, splits, tuple(notes))
 
 
@@ -337,16 +337,23 @@ def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) 
     return {name: rows if name in kept else capped(rows, config.scored_examples) for name, rows in splits.items()}
 
 
-def _check_ids(config: TaskConfig, splits: Mapping[str, Examples]) -> None:
-    """Raise DataError for two examples of one id, before any training: a file of predictions names them by it."""
+def _check_names(config: TaskConfig, task: Task, splits: Mapping[str, Examples]) -> None:
+    """Raise DataError for ids and labels that a file of predictions or a checkpoint does not hold, before any training:
+    two examples of one id, ids with a tab or a line end in a table, labels that cannot be printed.
+    """
+    way_out = "set task.columns.id to a column of unique ones, or to a name that no column has: rows are numbered then"
     for split, rows in splits.items():
         counts = Counter(one.id for one in rows if split != "train")
         for one, count in counts.items():
             if count > 1:
-                raise DataError(
-                    f"{config.path} {split}: {count} rows have the id {brief(one)}; set task.columns.id to a column of "
-                    "unique ones, or to a name that no column has: rows are numbered then"
-                )
+                raise DataError(f"{config.path} {split}: {count} rows have the id {brief(one)}; {way_out}")
+            if task.submission == "tsv" and any(mark in one for mark in "\t\n\r"):
+                raise DataError(f"{config.path} {split}: the id {brief(one)} holds a tab or a line end; {way_out}")
+    DataError.raise_all(
+        f"{config.path}: the label {brief(label)} holds a letter that cannot be printed; rename it"
+        for label in task.labels
+        if not label.isprintable()
+    )
 
 
 def _has_labels(examples: Examples) -> bool:

@@ -68,11 +68,15 @@ def encode_answers(task: Task, tokenizer: Tokenizer) -> tuple[Int32s, ...]:
 
 def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: int, stacks: int) -> tuple[int, int]:
     """(tokens of a source, tokens of an answer) at most, ends included, where a row has `limit` positions. Raises
-    ConfigError where an answer leaves no place for a source.
+    ConfigError where an answer leaves no place for a source, and for more beams than the tokenizer has tokens for.
     """
     if not task.writes_text:
         longest = max(map(len, encode_answers(task, tokenizer)))
         return source_limit(limit, longest, stacks), longest
+    if (beams := settings.decoding.beams) > max(1, most := tokenizer.most_beams):
+        raise ConfigError(
+            f"task.decoding.beams={beams} must be at most {most}, half of the tokens that can be written; use fewer"
+        )
     longest = settings.target_length or (limit if stacks == 2 else limit // 2)
     left = limit if stacks == 2 else limit - longest + 1
     if longest > limit or left < SHORTEST:

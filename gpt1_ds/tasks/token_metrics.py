@@ -4,7 +4,8 @@
   punctuation and articles; F1 is that of the words of both texts, and of several right answers the nearest one counts.
   Where there is no answer, only an empty text is right (Rajpurkar et al. 2018).
 - entity_f1 of tags, as conlleval counts (Tjong Kim Sang and De Meulder 2003): an entity is right where its kind and
-  both its ends are. One begins at a B-, or at an I- that does not continue an entity of its kind.
+  both its ends are. One begins at a B-, or at an I- that does not continue an entity of its kind. BIOES, BILOU and
+  BMEWO are the same tags by other letters.
 - accuracy of tags: the share of all words.
 - bleu and rouge of written texts: written_text.py.
 
@@ -23,10 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.written_text import ROUGE, bleu_counts, bleu_of, rouge
 
 Objects = NDArray[np.object_]
 Floats = NDArray[np.float64]
+_PREFIXES = dict(zip("BIESMLUW", "BIESIESS", strict=True))  # of tags, and what they are in BIOES
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -77,8 +80,9 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(kind, first word, last word) of each entity of a sentence."""
     found, first, kind = set(), 0, ""
     for number, tag in enumerate((*tags, "O")):
-        prefix, _, name = tag.partition("-")
-        continues = kind and name == kind and prefix in ("I", "E", "M")
+        letter, _, name = tag.partition("-")
+        prefix = _PREFIXES.get(letter)
+        continues = kind and name == kind and prefix in ("I", "E")
         if kind and not continues:
             found.add((kind, first, number - 1))
             kind = ""
@@ -93,7 +97,15 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 def is_part(tag: str) -> bool:
     """Whether a tag says that its word is part of an entity."""
     prefix, dash, name = tag.partition("-")
-    return bool(dash and name) and prefix in ("B", "I", "E", "S", "M")
+    return bool(dash and name) and prefix in _PREFIXES
+
+
+def entity_problem(labels: Sequence[str]) -> str:
+    """Returns why entities cannot be counted of words that have these tags; empty where they can."""
+    unknown = [tag for tag in labels if "-" in tag and not is_part(tag)]
+    if not any(map(is_part, labels)):
+        return "no tag is part of an entity (B-..., I-...)"
+    return f"tag {brief(unknown[0])} begins with none of {', '.join(f'{one}-' for one in _PREFIXES)}" if unknown else ""
 
 
 def loose(tags: Sequence[str]) -> int:

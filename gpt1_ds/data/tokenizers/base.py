@@ -165,6 +165,16 @@ class Tokenizer(ABC):
         return self.vocab_size - (self.special_ids.sentinels or 0)
 
     @property
+    def control_ids(self) -> list[int]:
+        """The ids that no text has."""
+        return [number for number in self.special_ids.present().values() if number != self.eod_id]
+
+    @property
+    def most_beams(self) -> int:
+        """How many beams can look for a text: each needs two tokens that can be written."""
+        return (self.vocab_size - len(self.control_ids)) // 2
+
+    @property
     def unknown_id(self) -> int:
         return self.special_ids.require("unknown", "this use")
 

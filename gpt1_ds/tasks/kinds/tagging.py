@@ -12,7 +12,7 @@ from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_controls import tag_rules
-from gpt1_ds.tasks.token_metrics import Objects, is_part, objects
+from gpt1_ds.tasks.token_metrics import Objects, entity_problem, objects
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,11 @@ class Tagging(Task):
 
     @classmethod
     def fit_metrics(cls, metrics: tuple[str, ...], labels: tuple[str, ...], path: str) -> tuple[str, ...]:
-        """Tags that are no parts of entities have an accuracy alone."""
-        if any(map(is_part, labels)):
-            return metrics
-        if metrics[0] == "entity_f1":
-            raise DataError(f"{path}: no tag is part of an entity (B-..., I-...); set task.metric=accuracy")
-        return tuple(metric for metric in metrics if metric != "entity_f1")
+        """Tags of which no entities can be counted have an accuracy alone."""
+        problem = entity_problem(labels)
+        if problem and metrics[0] == "entity_f1":
+            raise DataError(f"{path}: {problem}; set task.metric=accuracy")
+        return tuple(metric for metric in metrics if not problem or metric != "entity_f1")
 
     def gold(self, examples: Sequence[Example]) -> Objects:
         return objects([example.tags for example in examples])

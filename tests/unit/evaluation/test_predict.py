@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -178,4 +179,18 @@ def test_what_precedes_a_bad_line_is_given_first(fine_tuned: Runs) -> None:
     found = predict_lines(predictor, reader, "x.tsv", [[b"a\tb"], [b"c\td", b"e\tf", b"g", b"h\ti"]], as_json=False)
     assert [len(next(found)) for _ in range(2)] == [1, 2]
     with pytest.raises(DataError, match=r"x.tsv line 4: 1 field where 2 are expected: text, text2"):
+        next(found)
+
+
+def test_what_precedes_a_line_that_is_too_long_is_given_first(fine_tuned: Runs) -> None:
+    loaded = load_checkpoint(fine_tuned("pair"))
+    assert loaded.config.task is not None
+    loaded = replace(loaded, config=replace(loaded.config, task=replace(loaded.config.task, too_long="raise")))
+    predictor = Predictor(loaded)
+    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    long = b"names of a list " * 40 + b"\tis returned"
+    found = predict_lines(predictor, reader, "x.tsv", [[b"a\tb"], [b"c\td", long, b"e\tf"]], as_json=False)
+    assert [len(next(found)) for _ in range(2)] == [1, 1]
+    line = r"x.tsv line 3: is longer than 160 tokens, and the model cuts nothing \(task.too_long=raise\); shorten it$"
+    with pytest.raises(DataError, match=line):
         next(found)

@@ -142,6 +142,16 @@ def test_nothing_fits() -> None:
 def test_divisors() -> None:
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
     assert divisors(1) == [1]
+    for number in range(1, 200):
+        every = [n for n in range(1, number + 1) if number % n == 0]
+        assert divisors(number) == every
+        for most in range(1, 30):
+            assert divisors(number, most) == [n for n in every if n <= most]
+
+
+def test_the_search_does_not_grow_with_the_world() -> None:
+    many = divisors(10**18, 8), sum(1 for _ in layouts(gpt1(), 10**18, H100))
+    assert many == ([1, 2, 4, 5, 8], sum(1 for _ in layouts(gpt1(), 10**9, H100)))
 
 
 def test_the_written_layout_is_a_configuration(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -15,6 +15,7 @@ from sacrebleu.metrics import BLEU
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ModelConfig, TaskConfig, load
+from gpt1_ds.config.task import DecodingConfig
 from gpt1_ds.objectives.source_target import SourceToTarget, Texts
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.batches import build_batch
@@ -125,6 +126,10 @@ def test_bad_files(words: list[str], files: dict[str, str], line: str, tmp_path:
     [
         ("task.target_length=0", "task.target_length=0 must be at least 1"),
         ("task.decoding.beams=0", "task.decoding.beams=0 must be at least 1"),
+        (
+            "task.decoding={beams: 2, length_alpha: 400}",
+            "task.decoding.length_alpha=400.0 must be a number from -40 to 40; 0 compares",
+        ),
         ("task.decoding.length_alpha=0.6", "task.decoding.beams=1 must be 2 or more for length_penalty"),
         ("task.decoding={min_tokens: 9}", "task.decoding.min_tokens=9 must be 0 or more, and below"),
     ],
@@ -165,6 +170,10 @@ def test_source_and_target_share_a_row(stacks: int, limits: tuple[int, int]) -> 
     assert text_limits(TASK, TaskConfig(), WORDS, 16, stacks) == ((16, 16) if stacks == 2 else (9, 8))
     with pytest.raises(ConfigError, match=r"^task\.target_length=17 leaves too few of the 16 tokens of a row"):
         text_limits(TASK, TaskConfig(target_length=17), WORDS, 16, stacks)
+    text_limits(TASK, TaskConfig(decoding=DecodingConfig(beams=WORDS.most_beams)), WORDS, 16, stacks)
+    many = TaskConfig(decoding=DecodingConfig(beams=WORDS.most_beams + 1))
+    with pytest.raises(ConfigError, match=r"^task\.decoding\.beams=499999 must be at most 499998, half of the tokens"):
+        text_limits(TASK, many, WORDS, 16, stacks)
 
 
 @pytest.mark.parametrize("stacks", [1, 2])

@@ -47,6 +47,31 @@ def test_ids_that_are_not_unique_are_refused_before_training(tmp_path: Path) -> 
     assert [one.id for one in named.splits["dev"]] == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("label", "name", "line"),
+    [
+        ("yes", "a\\tb", r"dev: the id a\tb holds a tab or a line end; set task.columns.id to a column of unique ones"),
+        ("yes", "a\\nb", r"dev: the id a\nb holds a tab or a line end"),
+        ("y\\tes", "a", r"the label y\tes holds a letter that cannot be printed; rename it"),
+        (
+            "y\\u00a0es",
+            "a",
+            r"the label y\xa0es holds a letter that cannot be printed",
+        ),  # no checkpoint is read with it
+    ],
+)
+def test_names_that_no_table_holds_are_refused_before_training(
+    label: str, name: str, line: str, tmp_path: Path
+) -> None:
+    row = '{{"text": "x", "label": "{}", "name": "{}"}}\n'.format
+    rows = row(label, name) + row("no", "b")
+    (found,) = refused(tmp_path, *TABLE, "task.columns.id=name", train_jsonl=rows, dev_jsonl=rows)
+    assert line in found
+    if label == "yes":
+        named = read(tmp_path, *TABLE, "task.columns.id=none", train_jsonl=rows, dev_jsonl=rows)
+        assert [one.id for one in named.splits["dev"]] == ["0", "1"]
+
+
 def test_labels_that_only_look_like_numbers_are_words(tmp_path: Path) -> None:
     rows = "text,label\nx,1\nz,--1\n"
     assert read(tmp_path, *TABLE, train_csv=rows, dev_csv=rows).task.labels == ("--1", "1")

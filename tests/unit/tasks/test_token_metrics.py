@@ -12,9 +12,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.comparison import estimate
+from gpt1_ds.tasks.kinds import Tagging
 from gpt1_ds.tasks.metrics import measure
-from gpt1_ds.tasks.token_metrics import entities, loose, objects, of_sums, parts
+from gpt1_ds.tasks.token_metrics import entities, entity_problem, loose, objects, of_sums, parts
 
 PIECES = ("The", "the", "a", "an", "cat", "Cat's", "dog,", "(dog)", "--", "1,000", "in", "New York", "“so”", "  ")
 
@@ -82,12 +84,25 @@ def test_a_span(answers: tuple[str, ...], said: str, exact: float, f1: float) ->
         ("B-per-x I-per-x", {("per-x", 0, 1)}),
         ("S-loc B-org I-org E-org O", {("loc", 0, 0), ("org", 1, 3)}),
         ("B-org E-org I-org", {("org", 0, 1), ("org", 2, 2)}),
+        ("B-per I-per L-per O U-per", {("per", 0, 2), ("per", 4, 4)}),  # BILOU
+        ("U-loc U-loc L-loc", {("loc", 0, 0), ("loc", 1, 1), ("loc", 2, 2)}),
+        ("B-per M-per E-per W-per", {("per", 0, 2), ("per", 3, 3)}),  # BMEWO
         ("NOUN VERB", set()),
         ("O O", set()),
     ],
 )
 def test_entities(tags: str, found: set[tuple[str, int, int]]) -> None:
     assert entities(tags.split()) == found
+
+
+def test_tags_of_which_entities_cannot_be_counted() -> None:
+    assert entity_problem(["NOUN", "VERB"]) == "no tag is part of an entity (B-..., I-...)"
+    problem = "tag X-per begins with none of B-, I-, E-, S-, M-, L-, U-, W-"
+    assert entity_problem(["B-per", "I-per", "O", "X-per"]) == problem
+    assert entity_problem(["B-per", "I-per", "L-per", "O", "U-per"]) == ""
+    with pytest.raises(DataError, match=re.escape(f"data: {problem}; set task.metric=accuracy")):
+        Tagging.fit_metrics(("entity_f1", "accuracy"), ("B-per", "X-per"), "data")
+    assert Tagging.fit_metrics(("accuracy", "entity_f1"), ("B-per", "X-per"), "data") == ("accuracy",)
 
 
 def test_entities_that_begin_with_i_are_counted() -> None:

@@ -216,8 +216,10 @@ TASK_VIOLATIONS: list[tuple[list[str], str]] = [
     (["checkpoint.init_from=nowhere"], "nowhere: no such folder"),
     (["task.path=nowhere"], "nowhere: no such folder"),
     (["train.global_batch=64", "train.micro_batch=64"], "are fewer than one batch"),
+    (["task.kind=generation", "task.columns={text: a, label: b}", "task.decoding.beams=5000"],
+     "task.decoding.beams=5000 must be at most"),
     (["task.max_length=4096"], "task.max_length=4096 is more than the model's context"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "says"), TASK_VIOLATIONS)
