@@ -69,11 +69,12 @@ def complete_card(source: Path, folder: Path, options: argparse.Namespace) -> No
     from gpt1_ds.common.rundir import RunDir
     from gpt1_ds.config import load_carried
     from gpt1_ds.interop import hub
-    from gpt1_ds.tracking.record import read_entries
+    from gpt1_ds.tracking.record import of_own_data, read_entries
 
     facts, run = manifest.read(source), RunDir(source.parent.parent)
     is_run = run.config.exists() and source.parent == run.checkpoints
-    entries = [entry for entry in read_entries(run.evaluation) if entry["step"] == facts["step"]] if is_run else []
+    own = of_own_data(read_entries(run.evaluation if is_run else None))
+    entries = [entry for entry in own if entry["step"] == facts["step"]]
     curves = is_run and _draw_curves(run.path, folder / hub.CURVES)
     config, readme = load_carried(source / "config.yaml"), folder / "README.md"
     name = options.push_to_hub.rpartition("/")[2]

@@ -29,7 +29,7 @@ from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of
 from gpt1_ds.model.heads import pooled
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.tasks.base import Examples
+from gpt1_ds.tasks.base import Examples, hash_examples
 from gpt1_ds.tasks.encoding import ROLES, length_limit
 from gpt1_ds.tasks.kinds.sentences import STS, Sentences
 from gpt1_ds.tasks.metrics import measure
@@ -193,7 +193,8 @@ def evaluate_sts(
             embedder = groups.agree(lambda path=checkpoint: Embedder(load_checkpoint(path), pooling))  # type: ignore[misc]
             task = STS if embedder.pooling == embedder.default else f"{STS}-{embedder.pooling}"
             for split, examples in splits.items():
-                if (task, split, embedder.loaded.step) in done:
+                entry = {"task": task, "split": split, "step": embedder.loaded.step, "data": hash_examples(examples)}
+                if entry_key(entry) in done:
                     continue
                 metrics = sts_metrics(embedder, examples, groups)
                 if groups.rank:
@@ -201,7 +202,7 @@ def evaluate_sts(
                 shown = ", ".join(f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in metrics.items())
                 log.say(f"{checkpoint}: {task} {split} ({embedder.pooling}): {shown}")
                 if out is not None:
-                    merge(out, {"task": task, "split": split, "step": embedder.loaded.step, "metrics": metrics})
+                    merge(out, {**entry, "metrics": metrics})
         if groups.rank == 0:
             show_evaluation(config, out)
     return 0

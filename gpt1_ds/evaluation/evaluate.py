@@ -31,13 +31,13 @@ from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.base import Task, hash_examples
 from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.probe_scores import shown_score
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
-from gpt1_ds.tracking.record import CONTROL, Entry, entry_key, merge, read_entries, write_scores
+from gpt1_ds.tracking.record import CONTROL, Entry, entry_key, merge, read_entries, score_entry
 from gpt1_ds.tracking.wandb import show_evaluation
 
 HELD_OUT = "held-out"
@@ -59,10 +59,7 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
             for checkpoint in checkpoints:
                 _probe(groups, checkpoint, probes, out, done)
         if held_out:
-            steps = {entry["step"] for entry in done if entry["task"] == HELD_OUT}
-            left = [path for path in checkpoints if _step(groups, path) not in steps]
-            if left:
-                _held_out(config, groups, left, out)
+            _held_out(config, groups, checkpoints, out, done)
         if groups.rank == 0:
             show_evaluation(config, out)
     return 0
@@ -88,7 +85,7 @@ def _probe(
     """
     step = _step(groups, checkpoint)
     sizes = {
-        entry_key(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")]
+        (entry["task"], entry["split"], entry["step"]): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")]
         for entry in done
         if "control" in entry["metrics"]
     }
@@ -105,12 +102,20 @@ def _probe(
         _tell(groups, out, {"task": PREFIX + probe.title, "split": probe.split, "step": step, "metrics": metrics})
 
 
-def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path], out: Path | None) -> None:
+def _held_out(
+    config: Config, groups: ProcessGroups, checkpoints: Sequence[Path], out: Path | None, done: Sequence[Entry]
+) -> None:
+    """The loss of the checkpoints whose loss on this data is not there already."""
     data = groups.agree(lambda: open_data(config))
     groups.compare({"data.path": data.data_hash, "the tokenizer of data.path": data.tokenizer_hash})
     if data.held_out is None:
         raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
-    for path in checkpoints:
+    there = {entry_key(entry) for entry in done}
+    key = (HELD_OUT, "validation")
+    left = [path for path in checkpoints if (*key, _step(groups, path), data.data_hash) not in there]
+    if not left:
+        return
+    for path in left:
         facts = same_manifest(groups, path)
         other = facts["hashes"]["tokenizer"] != data.tokenizer_hash
         if other and not encode_alike(path / "tokenizer", data.tokenizer_folder):
@@ -123,7 +128,7 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
         pretraining_objective(config, data.tokenizer, data.data_hash, seed) for seed in range(MASK_DRAWS)
     ]
     engine = build_engine(config, groups, initialise=False, objective=objective)
-    for checkpoint in checkpoints:
+    for checkpoint in left:
         verify_checkpoint(engine, checkpoint)
         facts = restore(engine, config, checkpoint, weights_only=True)
         step = int(facts["step"])
@@ -136,7 +141,8 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
                 moved = f"  another draw of masks moves the loss by {found:.4f} (standard deviation)"
         if groups.rank == 0:
             log.say(f"{checkpoint}: {record}{moved}")
-        _tell(groups, out, {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics})
+        entry = {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics, "data": data.data_hash}
+        _tell(groups, out, entry)
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None, missing: bool = False) -> int:
@@ -155,7 +161,8 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None,
         labelled = [split for split in scorer.splits if split != "train" and scorer.has_labels(split)]
         steps = [same_manifest(groups, checkpoint)["step"] for checkpoint in checkpoints]
         for checkpoint, step in zip(checkpoints, steps, strict=True):
-            left = [split for split in labelled if (scorer.task_of(split).name, split, step) not in done]
+            keys = {split: (scorer.task_of(split).name, split, step, scorer.hashes[split]) for split in labelled}
+            left = [split for split in labelled if keys[split] not in done]
             if left:
                 verify_checkpoint(engine, checkpoint)
                 facts = restore(engine, config, checkpoint, weights_only=True)
@@ -177,7 +184,7 @@ def _score(
         if scorer.groups.rank == 0:
             log.say(f"{checkpoint}: {record}")
             if out is not None:
-                write_scores(record, out)
+                merge(out, score_entry(record, scorer.hashes[split]))
 
 
 def _control(data: TaskData, out: Path | None) -> None:
@@ -189,6 +196,7 @@ def _control(data: TaskData, out: Path | None) -> None:
             for (name, split), found in groupby(scores, lambda one: (one.control, one.split)):
                 metrics = {one.metric: one.value for one in found}
                 entry = {"task": f"{CONTROL}{name}/{data.task.name}", "split": split, "step": 0, "metrics": metrics}
+                entry["data"] = hash_examples(data.splits[split])
                 shown = (f"{key} {'not defined' if x is None else f'{x:.4f}'}" for key, x in metrics.items())
                 log.say(f"{entry['task']} {split}: {', '.join(shown)}")
                 if out is not None:

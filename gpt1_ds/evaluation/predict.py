@@ -21,8 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.common.files import naming
+from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import sampling_of
@@ -41,7 +43,7 @@ from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tasks.target_rows import TargetRows
 from gpt1_ds.tasks.text import encode_answers, text_limits
 from gpt1_ds.tasks.token_rows import TokenRows
-from gpt1_ds.tracking.record import read_entries
+from gpt1_ds.tracking.record import of_own_data, read_entries, read_records
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass
@@ -210,14 +212,21 @@ class Predictor:
 
     @cached_property
     def _threshold(self) -> float:
-        """How much likelier no answer has to be (logits): what was best on dev, where a run folder says it."""
-        run_dir = RunDir(self._folder.parent.parent)
-        if self._folder.parent != run_dir.checkpoints or not self._folder.name.startswith("step-"):
-            return 0.0
-        step = int(self._folder.name.removeprefix("step-"))
-        for entry in read_entries(run_dir.evaluation):
-            if (entry["task"], entry["split"], entry["step"]) == (self.task.name, "dev", step):
-                return float(entry["metrics"].get("null_threshold") or 0.0)
+        """How much likelier no answer has to be (logits): what was best on the run's own dev at this step, as its
+        metrics.jsonl says; eval.json knows it of steps at which the run did not measure.
+        """
+        folder = self._folder.absolute()
+        run_dir, step = RunDir(folder.parent.parent), step_of(folder)
+        if step is not None and folder.parent == run_dir.checkpoints:
+            measured = [line for line in read_records(run_dir.metrics) if line["kind"] == "task"]
+            for one in [*measured, *of_own_data(read_entries(run_dir.evaluation))]:
+                found = one["metrics"].get("null_threshold")
+                if (one["task"], one["split"], one["step"]) == (self.task.name, "dev", step) and found is not None:
+                    return float(found)
+        say(
+            f"{self._folder}: no run beside it says its null_threshold: 0.0 is assumed; to use the one that is best on "
+            "dev, name the run folder that it was trained in, like --checkpoint runs/NAME"
+        )
         return 0.0
 
     def _said(self, value: float, probabilities: list[float]) -> Prediction:

@@ -38,7 +38,7 @@ from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.source_target import SourceToTarget, Texts
 from gpt1_ds.objectives.supervised import of_head
-from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.base import Task, hash_examples
 from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, batches_in_order
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.encoding import fitted, length_limit
@@ -73,6 +73,7 @@ class TaskScorer:
             split: encode_examples(self.task_of(split), examples, self.tokenizer, self.settings, limit, answer)
             for split, examples in data.splits.items()
         }
+        self.hashes = {split: hash_examples(found) for split, found in data.splits.items() if split != "train"}
 
     def _prepare(self, limit: int) -> tuple[int, int]:
         """Choose the objective; how many tokens the texts of each sequence, and an answer in text, may take."""

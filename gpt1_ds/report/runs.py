@@ -14,7 +14,7 @@ from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.task import PREFIX, SCALES
-from gpt1_ds.tracking.record import flat, read_entries, read_records
+from gpt1_ds.tracking.record import flat, of_own_data, read_entries, read_records
 
 Records = list[dict[str, Any]]
 
@@ -122,6 +122,7 @@ def _environment(path: Path) -> dict[str, Any]:
 
 
 def _evaluations(entries: Records, task: str) -> Records:
-    """One task's scores of eval.json, by step."""
-    found = [{"step": entry["step"], **entry["metrics"]} for entry in entries if entry["task"] == task]
+    """One task's scores of eval.json on the run's own data, by step."""
+    own = (entry for entry in of_own_data(entries) if entry["task"] == task)
+    found = [{"step": entry["step"], **entry["metrics"]} for entry in own]
     return sorted(found, key=lambda entry: entry["step"])

@@ -14,7 +14,7 @@ from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.tracking.record import of_models, read_entries
+from gpt1_ds.tracking.record import of_run, read_entries
 
 SPLITS = {  # MNLI has two, and the paper's Table 5 their mean
     "dev": ("dev", "dev_mm"),
@@ -155,7 +155,7 @@ def _chosen(tried: Sequence[Path], metric: str) -> Path:
     for place in tried:
         if not _is_done(RunDir(place)):
             return place
-        entries = of_models(read_entries(RunDir(place).evaluation))
+        entries = of_run(read_entries(RunDir(place).evaluation))
         values = [entry["metrics"].get(metric) for entry in entries if entry["split"] == "dev"]
         scores.append(next((value for value in values if value is not None), -math.inf))
     return tried[scores.index(max(scores))]
@@ -176,7 +176,7 @@ def _scores(key: Key, place: Path, choice: str) -> Iterator[StudyScore]:
         return
     stops = [event for event in read_jsonl(cell.events) if event["event"] == "stopped"]
     seconds = round(sum(event["seconds"] for event in stops), 3)
-    for entry in of_models(read_entries(cell.evaluation)):
+    for entry in of_run(read_entries(cell.evaluation)):
         for metric, value in entry["metrics"].items():
             yield StudyScore(*key, entry["split"], metric, value, seconds, entry["step"], choice)
 

@@ -43,7 +43,7 @@ from gpt1_ds.tasks.encoding import fitted, symbol_roles
 from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import first_metric
-from gpt1_ds.tracking.record import of_models, read_entries
+from gpt1_ds.tracking.record import of_run, read_entries
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
@@ -74,7 +74,7 @@ class FinetuningTrial(Trial):
     def result(self) -> str:
         """The dev split's first metric, as eval.json has it; null where it is not defined."""
         entries = read_entries(self.run_dir.evaluation)
-        first = [next(iter(entry["metrics"].items())) for entry in of_models(entries) if entry["split"] == "dev"]
+        first = [next(iter(entry["metrics"].items())) for entry in of_run(entries) if entry["split"] == "dev"]
         return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
 
     def must_keep(self, key: str) -> bool:

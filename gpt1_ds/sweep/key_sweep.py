@@ -18,7 +18,7 @@ from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.registry import kind_of
-from gpt1_ds.tracking.record import of_models, read_entries
+from gpt1_ds.tracking.record import of_run, read_entries
 
 OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from", "checkpoint.positions")
@@ -44,7 +44,7 @@ class KeyTrial(Trial):
             losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
             return "held-out loss", losses[-1] if losses else None
         entries = read_entries(self.run_dir.evaluation)
-        first = [next(iter(entry["metrics"].items())) for entry in of_models(entries) if entry["split"] == "dev"]
+        first = [next(iter(entry["metrics"].items())) for entry in of_run(entries) if entry["split"] == "dev"]
         return first[-1] if first else ("score", None)
 
     @property

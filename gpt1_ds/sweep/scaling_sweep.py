@@ -34,7 +34,7 @@ from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
 from gpt1_ds.sweep.scaling_trials import ScalingTrial, base_config, make_trials
 from gpt1_ds.sweep.trial import Sweep
 from gpt1_ds.tasks.controls import MAJORITY
-from gpt1_ds.tracking.record import CONTROL, Entry, of_models, read_entries
+from gpt1_ds.tracking.record import CONTROL, Entry, of_models, of_own_data, read_entries
 
 if TYPE_CHECKING:
     from gpt1_ds.tracking.sinks import WandbLogger
@@ -89,7 +89,7 @@ def downstream(trials: Sequence[ScalingTrial]) -> Rows:
     for trial in trials:
         last: dict[str, dict[str, Any]] = {}
         for file in sorted(trial.run_dir.path.glob("**/eval.json")):
-            entries = read_entries(file)
+            entries = of_own_data(read_entries(file))
             for entry in of_models(entries):
                 if entry["split"] != "train" and entry["metrics"]:
                     metric = next(iter(entry["metrics"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -48,6 +49,11 @@ class Example:
 
 
 Examples = tuple[Example, ...]
+
+
+def hash_examples(examples: Sequence[Example]) -> str:
+    """Returns the hex sha256 of all that the examples say."""
+    return hashlib.sha256(repr(tuple(examples)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """metrics.jsonl and eval.json: the truth of a run. One JSON object a line, units in the keys, floats never rounded; as
-a table for notebooks. eval.json is a list of {task, split, step, metrics}.
+a table for notebooks. eval.json is a list of {task, split, step, metrics}, and `data`, a hash, where it is known.
 
 Controls of a task (tasks/controls.py) have the task `control/NAME/TASK` and step 0: they are of no checkpoint.
 """
@@ -247,19 +247,23 @@ def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
 
 CONTROL = "control/"  # before the names of a control and its task
 Entry = dict[str, Any]
-KINDS = {"task": "text", "split": "text", "step": "count", "metrics": "numbers"}
+KINDS = {"task": "text", "split": "text", "step": "count", "metrics": "numbers", "data": "text"}
 
 
-def merge(path: Path, entry: Entry) -> None:
-    """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
+def merge(path: Path, *entries: Entry, first: bool = False) -> None:
+    """Put results into an eval.json list, each in place of an older one for the same task, split, step and data. New
+    ones come last; `first` is for a run's own, by which of_run knows them.
+    """
+    new = {entry_key(entry): entry for entry in entries}
     with one_at_a_time(path.parent):
-        write_json(path, [*(e for e in read_entries(path) if entry_key(e) != entry_key(entry)), entry])
+        there = {entry_key(entry): entry for entry in read_entries(path)}
+        write_json(path, [*((new | there if first else there) | new).values()])
 
 
-def write_scores(record: TaskRecord, path: Path) -> None:
-    """Merge a task's scores into an eval.json."""
+def score_entry(record: TaskRecord, data: str) -> Entry:
+    """Returns a task's scores as eval.json has them; `data` is the hash of the examples."""
     values = {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")}
-    merge(path, {key: value for key, value in values.items() if key not in OPTIONAL or value is not None})
+    return {**{key: value for key, value in values.items() if key not in OPTIONAL or value is not None}, "data": data}
 
 
 def read_entries(path: Path | None) -> list[Entry]:
@@ -273,7 +277,7 @@ def read_entries(path: Path | None) -> list[Entry]:
     if not isinstance(entries, list):
         raise DataError(f"{path}: not a list of results; remove it and evaluate again, or choose another --out")
     for number, entry in enumerate(entries, 1):
-        check_types(path, f"result {number}", entry, KINDS)
+        check_types(path, f"result {number}", entry, KINDS, optional=("data",))
     results: list[Entry] = entries
     return results
 
@@ -283,5 +287,28 @@ def of_models(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry["task"].startswith(CONTROL)]
 
 
-def entry_key(entry: Entry) -> tuple[str, str, int]:
-    return entry["task"], entry["split"], entry["step"]
+def of_own_data(entries: Iterable[Entry]) -> list[Entry]:
+    """Returns of each task and split the results of the data that it was scored on first; controls are of their task's
+    data. Old results do not say their data: they are taken for those.
+    """
+    data: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str, int], Entry] = {}
+    kept = list(entries)
+    for entry in sorted(kept, key=lambda one: one["task"].startswith(CONTROL)):
+        task, split, step, own = entry_key(entry)
+        name = task.rpartition("/")[2] if task.startswith(CONTROL) else task
+        if own in ("", data.setdefault((name, split), own)) or not data[name, split]:
+            data[name, split] = data[name, split] or own
+            found.setdefault((task, split, step), entry)
+    return [entry for entry in kept if found.get(entry_key(entry)[:3]) is entry]
+
+
+def of_run(entries: Iterable[Entry]) -> list[Entry]:
+    """Returns what a fine-tuning run scored itself: its task, by the checkpoint that it chose, on its own data."""
+    models = of_models(of_own_data(entries))
+    return [entry for entry in models if all(entry[key] == models[0][key] for key in ("task", "step"))]
+
+
+def entry_key(entry: Entry) -> tuple[str, str, int, str]:
+    """Returns (task, split, step, data); old results and those of probes say no data."""
+    return entry["task"], entry["split"], entry["step"], entry.get("data", "")

@@ -35,7 +35,7 @@ from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.metrics import FOLDER, write_submission
 from gpt1_ds.tasks.mixture import task_draws
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tracking.record import TaskRecord, write_scores
+from gpt1_ds.tracking.record import Entry, TaskRecord, merge, score_entry
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.configuration import finetuning_steps, task_tokenizer
@@ -148,13 +148,13 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
         if not groups.on_rank_0(folder.is_dir):
             raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
         restore(engine, workload.config, folder, weights_only=True)
+    entries: list[Entry] = []
     for split in sorted(scorer.splits.keys() - {"train"}):
         if scorer.has_labels(split):
             record, predictions = scorer.measure(engine, split, step, state.tokens)
-            if groups.rank == 0:
-                write_scores(record, run_dir.evaluation)
-                if split != DEV:  # whose score was said when the run came to this step
-                    log.say(f"step {record.step}: {record}")
+            entries.append(score_entry(record, scorer.hashes[split]))
+            if groups.rank == 0 and split != DEV:  # whose score was said when the run came to this step
+                log.say(f"step {record.step}: {record}")
         elif scorer.settings.answer == "labelled":
             continue
         else:
@@ -165,6 +165,7 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
             )
         )
     if groups.rank == 0:
+        merge(run_dir.evaluation, *entries, first=True)
         log.say(f"{run_dir.path}: best is {folder.name}; predictions are in {run_dir.path / FOLDER}")
 
 

@@ -23,10 +23,11 @@ from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.embed import Embedder, Float32s, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.tasks.base import hash_examples
 from gpt1_ds.tasks.controls import Texts, fit_linear, text_rows
 from gpt1_ds.tasks.metrics import FOLDER, measure, write_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tracking.record import merge
+from gpt1_ds.tracking.record import Entry, merge
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.run_folder import locked_run_dir
 from gpt1_ds.training.state import DONE, Outcome
@@ -88,12 +89,15 @@ def linear_scores(data: TaskData, vectors: dict[str, Float32s]) -> Iterator[Line
 
 
 def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
+    entries: list[Entry] = []
     for one in linear_scores(data, vectors):
         split, metrics = one.split, one.metrics
-        merge(run_dir.evaluation, {"task": data.task.name, "split": split, "step": 0, "metrics": metrics})
+        shown = hash_examples(data.splits[split])
+        entries.append({"task": data.task.name, "split": split, "step": 0, "metrics": metrics, "data": shown})
         write_submission(data.task, one.ids, one.found, run_dir.path / FOLDER, split)
         told = ", ".join(f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in metrics.items())
         log.say(f"{data.task.name} {split}, frozen features: {told}")
+    merge(run_dir.evaluation, *entries, first=True)
     write_json(run_dir.done, {"step": 0})
     run_dir.add_event("stopped", step=0, reason="done", seconds=0.0)
 

@@ -14,7 +14,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.tracking.record import Entry, read_entries
+from gpt1_ds.tracking.record import Entry, of_own_data, read_entries
 from gpt1_ds.tracking.sinks import GONE, Ending, Reference, Sink, TensorBoardSink, TrackioSink, WandbLogger
 from gpt1_ds.tracking.wandb import run_id, start, tables
 from gpt1_ds.training.provenance import git_revision, provenance
@@ -119,6 +119,6 @@ def summary(run_dir: RunDir, state: TrainingState, reason: str, entries: Sequenc
         found |= {f"final/{line['task']}/{line['split']}/{name}": score for name, score in line["metrics"].items()}
     if state.best is not None:
         found |= {"best/score": state.best.score, "best/step": state.best.step}
-        for entry in (entry for entry in entries if entry["step"] == state.best.step):
+        for entry in (entry for entry in of_own_data(entries) if entry["step"] == state.best.step):
             found |= {f"best/{entry['task']}/{entry['split']}/{name}": x for name, x in entry["metrics"].items()}
     return found

@@ -16,6 +16,7 @@ from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.evaluation.embed import Embedder, nearest, normalised
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
+from gpt1_ds.launcher import launch
 from tests.helpers.foreign import make_checkpoint
 
 ENCODER = ModelConfig(
@@ -142,3 +143,17 @@ def test_refusals_are_one_line(
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1), error
     assert message in error
+
+
+def test_other_pairs_are_scored_though_some_are_there(loaded: Loaded, tmp_path: Path) -> None:
+    out = tmp_path / "eval.json"
+    for scores in ((1, 3, 5), (5, 1, 3), (1, 3, 5)):
+        file = tmp_path / f"{scores[0]}.tsv"
+        rows = (f"{text}\t{TEXTS[0]}\t{score}\n" for text, score in zip(TEXTS, scores, strict=True))
+        file.write_text("sentence1\tsentence2\tscore\n" + "".join(rows))
+        arguments = (loaded.config, [loaded.folder], out, str(file), None, True)
+        assert launch.launch("gpt1_ds.evaluation.embed:evaluate_sts", arguments, 1) == 0
+    first, second = json.loads(out.read_text())
+    assert [first[key] for key in ("task", "split", "step")] == [second[key] for key in ("task", "split", "step")]
+    assert first["data"] != second["data"]
+    assert first["metrics"] != second["metrics"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,13 @@ from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import WINDOW, Predictor, predict_lines, windows
 from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.launcher import launch
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.lines import LONGEST, LineReader
+from gpt1_ds.training.configuration import finetune_config
 from tests.helpers.foreign import make_checkpoint
-from tests.helpers.served import COLUMNS, fields, fine_tune, labels, rows
+from tests.helpers.served import COLUMNS, SETTINGS, fields, fine_tune, labels, rows
+from tools.small_tasks import make_task
 
 SHAPES = sorted(COLUMNS)
 Runs = Callable[[str], Path]
@@ -194,3 +198,37 @@ def test_what_precedes_a_line_that_is_too_long_is_given_first(fine_tuned: Runs) 
     line = r"x.tsv line 3: is longer than 160 tokens, and the model cuts nothing \(task.too_long=raise\); shorten it$"
     with pytest.raises(DataError, match=line):
         next(found)
+
+
+def test_what_is_no_answer_is_the_runs_own_choice(
+    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the run's dev at every step, whatever was evaluated later; a copy of a checkpoint says that it has none."""
+    place = [f"task.tokenizer={tiny_data.parent / 'tokenizer'}", f"run.dir={tmp_path}", "run.name=r"]
+    words = [*make_task(tmp_path / "ask", "span"), *place, *SETTINGS, "train.steps=6"]
+    assert launch.launch("gpt1_ds.training.finetuning:finetune", (finetune_config([], words),), 1) == 0
+    run = tmp_path / "r"
+    folder = find_checkpoint(run)
+    (own,) = json.loads((run / "eval.json").read_text())
+    threshold = own["metrics"]["null_threshold"]
+    other = {**own, "data": "other", "metrics": {"null_threshold": threshold + 9}}
+    question = json.loads((tmp_path / "ask" / "dev.jsonl").read_text().splitlines()[0])
+
+    def said(path: Path) -> float:
+        predictor = Predictor(load_checkpoint(path))
+        reader = LineReader(predictor.task, predictor.settings, "tsv")
+        predictor.predict([reader.of_fields([question["question"], question["context"]])])
+        return predictor._threshold
+
+    for entries in ([own, other], [other], []):
+        (run / "eval.json").write_text(json.dumps(entries))
+        assert said(folder) == threshold
+    (run / "metrics.jsonl").unlink()
+    (run / "eval.json").write_text(json.dumps([own, other]))
+    assert said(folder) == threshold
+    assert "null_threshold" not in capsys.readouterr().err
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    assert said(copy) == 0.0
+    error = capsys.readouterr().err
+    assert error.startswith(f"{copy}: no run beside it says its null_threshold: 0.0 is assumed; ")
+    assert (error.count("\n"), error.endswith("--checkpoint runs/NAME\n")) == (1, True)

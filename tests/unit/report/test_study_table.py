@@ -211,3 +211,13 @@ def test_what_the_paper_says_elsewhere() -> None:
     assert paper.printed_score("no pre-training", "snli") is None
     assert paper.printed_score("mine", "cola") is None
     assert paper.printed_score("LSTM", "stsb") == 71.8
+
+
+def test_what_was_evaluated_later_is_no_score_of_the_cell(folder: Path) -> None:
+    finish(folder, "cola/full/1", dev={"matthews": 0.3})
+    file = folder / "cola" / "full" / "1" / "eval.json"
+    (own,) = json.loads(file.read_text())
+    other = {**own, "metrics": {"matthews": 0.9}}
+    told = [{**own, "data": "a"}, {**other, "step": 3, "data": "a"}, {**other, "data": "b"}, {**other, "task": "sts"}]
+    file.write_text(json.dumps(told))
+    assert make_table(read_study_results(folder)).wide[0] == ["full", "-", "30.0", "-", "-"]

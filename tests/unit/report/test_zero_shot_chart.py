@@ -90,3 +90,9 @@ def test_it_is_on_the_page_where_there_are_several_checkpoints(run: Path) -> Non
     assert "training steps" in page
     assert "odd: sst2" in page, "of several runs, which one"
     assert (run / "figures" / "zero_shot.png").stat().st_size > 5000
+
+
+def test_the_curve_is_of_one_text(run: Path) -> None:
+    one = {"task": "held-out", "split": "validation", "step": 10, "metrics": {"loss": 3.0}, "data": "a"}
+    add(run, one, {**one, "data": "b", "metrics": {"loss": 1.0}}, {**one, "step": 20})
+    assert read(run).evaluations[1:] == [{"step": 10, "loss": 3.0}, {"step": 20, "loss": 3.0}]

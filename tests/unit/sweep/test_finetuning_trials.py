@@ -1,5 +1,6 @@
 """From a fine-tuning study to its trials."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,14 @@ def test_a_tokenizer_without_the_symbols_is_refused_before_a_model_is_trained(tm
     check_tasks(study, load, (), {"BERT": both})
     with pytest.raises(UserError, match=r"two: pretrain.GPT: fine-tuning needs a token <start>: .* \(not wordpiece\)"):
         check_tasks(study, load, (), {"BERT": both, "GPT": causal})
+
+
+def test_a_trials_result_is_its_own(tmp_path: Path) -> None:
+    """Whatever else of it was evaluated afterwards."""
+    trial = planned(tmp_path).trials[0]
+    trial.run_dir.create()
+    entry = {"task": "cola", "split": "dev", "step": 9, "metrics": {"matthews": 0.5}, "data": "a"}
+    other = {**entry, "metrics": {"matthews": 0.1}}
+    told = [entry, {**other, "step": 3}, {**other, "data": "b"}, {**other, "task": "sts"}]
+    trial.run_dir.evaluation.write_text(json.dumps(told))
+    assert trial.result == "matthews 0.5000"

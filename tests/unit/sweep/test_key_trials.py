@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from gpt1_ds.config import load
 from gpt1_ds.sweep.key_sweep import make_key_sweep
 
@@ -12,3 +15,16 @@ def test_trackers_show_the_sweep_and_its_values() -> None:
     tracking = sweep.trials[1].config.tracking
     facts = {"team": "nlp", "study": "lr-sweep", "arm": "optimizer.lr=1e-2 run.seed=2"}
     assert (tracking.group, tracking.facts) == ("lr-sweep", facts)
+
+
+def test_a_trials_score_is_its_own(tmp_path: Path) -> None:
+    """Whatever else of it was evaluated afterwards."""
+    own = ["run.name=lr", f"run.dir={tmp_path}", "task.name=cola", f"task.path={tmp_path}", "checkpoint.init_from=x"]
+    sweep = make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None)
+    trial = sweep.trials[0]
+    trial.run_dir.create()
+    entry = {"task": "cola", "split": "dev", "step": 9, "metrics": {"matthews": 0.5}, "data": "a"}
+    others = [{**entry, "step": 3}, {**entry, "data": "b"}, {**entry, "task": "sts", "metrics": {"spearman": 0.3}}]
+    told = [entry, *({"metrics": {"matthews": 0.1}, **one} for one in others)]
+    trial.run_dir.evaluation.write_text(json.dumps(told))
+    assert trial.score == ("matthews", 0.5)
