@@ -79,11 +79,27 @@ def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Seq
     first = () if answers else frame_of(loaded).first  # of rows of sentences, which begin with it
     ids = [source_ids(loaded, text) if answers else [*first, *tokenizer.encode(text).tolist()] for text in texts]
     found = write(loaded.model, tokenizer, ids, sampling, seeds=seeds, name=str(loaded.folder))
-    return [decode_sentinels(tokenizer, one) if answers else tokenizer.decode(one) for one in found]
+    if answers:
+        return [decode_sentinels(tokenizer, one) for one in found]
+    return [_text_after(tokenizer, *one) for one in zip(texts, ids, found, strict=True)]
+
+
+def _text_after(tokenizer: Tokenizer, text: str, before: Sequence[int], added: Sequence[int]) -> str:
+    """Returns the text of the ids `added` as it stands right after `text`, whose ids are `before`. Decoded alone they
+    may lose the blank in front of them.
+    """
+    given, whole = tokenizer.decode(before), tokenizer.decode([*before, *added])
+    if not whole.startswith(given):  # bytes that make no character change how those before them are shown
+        return tokenizer.decode(added)
+    if not text[-1:].isspace():  # a blank that ends the last word of `given` stands between the two
+        return whole[len(given.rstrip(" ")) :]
+    return whole[len(given) :] if given[-1:].isspace() else whole[len(given) :].lstrip(" ")
 
 
 def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str] = ()) -> str:
-    """What follows the ids `prompt`; the token that completes one of `stops` is the last."""
+    """What follows the ids `prompt`, decoded alone, as lm-evaluation-harness does it; the token that completes one of
+    `stops` is the last.
+    """
     tokenizer = loaded.tokenizer
 
     def stopped(ids: list[int]) -> bool:
