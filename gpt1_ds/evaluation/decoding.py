@@ -66,6 +66,11 @@ def write(
         rows: _Rows
         if model.stacks == 2:
             most = min(TOKENS, model.context - 1) if sampling.tokens is None else sampling.tokens
+            if sampling.min_tokens > most:
+                raise ArgumentError(
+                    f"min_tokens={sampling.min_tokens} must be at most {most}, what a decoder writes with "
+                    f"model.context={model.context}"
+                )
             rows = _Answered(model, lock, given, tokenizer.pad_id, most)
         else:
             most = TOKENS if sampling.tokens is None else sampling.tokens

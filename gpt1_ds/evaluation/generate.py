@@ -79,11 +79,27 @@ def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Seq
     first = () if answers else frame_of(loaded).first  # of rows of sentences, which begin with it
     ids = [source_ids(loaded, text) if answers else [*first, *tokenizer.encode(text).tolist()] for text in texts]
     found = write(loaded.model, tokenizer, ids, sampling, seeds=seeds, name=str(loaded.folder))
-    return [decode_sentinels(tokenizer, one) if answers else tokenizer.decode(one) for one in found]
+    if answers:
+        return [decode_sentinels(tokenizer, one) for one in found]
+    return [_text_after(tokenizer, *one) for one in zip(texts, ids, found, strict=True)]
+
+
+def _text_after(tokenizer: Tokenizer, text: str, before: Sequence[int], added: Sequence[int]) -> str:
+    """Returns the text of the ids `added` as it stands right after `text`, whose ids are `before`. Decoded alone they
+    may lose the blank in front of them.
+    """
+    given, whole = tokenizer.decode(before), tokenizer.decode([*before, *added])
+    if not whole.startswith(given):  # bytes that make no character change how those before them are shown
+        return tokenizer.decode(added)
+    if not text[-1:].isspace():  # a blank that ends the last word of `given` stands between the two
+        return whole[len(given.rstrip(" ")) :]
+    return whole[len(given) :] if given[-1:].isspace() else whole[len(given) :].lstrip(" ")
 
 
 def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str] = ()) -> str:
-    """What follows the ids `prompt`; the token that completes one of `stops` is the last."""
+    """What follows the ids `prompt`, decoded alone, as lm-evaluation-harness does it; the token that completes one of
+    `stops` is the last.
+    """
     tokenizer = loaded.tokenizer
 
     def stopped(ids: list[int]) -> bool:
@@ -159,29 +175,48 @@ def fill(loaded: Loaded, text: str, top: int) -> list[Filling]:
         raise ArgumentError(f"text={text!r:.60} has no {MASK}; write {MASK} where a token is missing")
     mask, frame = special.require("mask", "fill"), frame_of(loaded)
     parts = text.split(MASK)
-    ids, places = [*frame.first], []
-    for number, part in enumerate(parts):
-        last = number == len(parts) - 1
-        ids += loaded.tokenizer.encode(part if last else part.rstrip(" ")).tolist()  # the token brings its space
-        if not last:
-            places.append(len(ids))
-            ids.append(mask)
+    stems = [*(part.rstrip(" ") for part in parts[:-1]), parts[-1]]  # the token brings its space
+    runs = [loaded.tokenizer.encode(stem).tolist() for stem in stems]
+    ids, places = [*frame.first, *runs[0]], []
+    for run in runs[1:]:
+        places.append(len(ids))
+        ids += [mask, *run]
     ids += frame.last
     if len(ids) > model.context:
         raise ArgumentError(f"text has {len(ids)} tokens, the model sees model.context={model.context}; shorten it")
     device = next(loaded.model.parameters()).device
     logits_SV = loaded.model.logits(torch.tensor(ids, device=device).unsqueeze(1))[:, 0].float()
-    logits_SV[:, [*special.present().values()]] = -torch.inf
-    logits_SV[:, loaded.tokenizer.vocab_size :] = -torch.inf
+    logits_SV = logits_SV[:, : loaded.tokenizer.vocab_size]
+    never = [*{*special.present().values()}]
+    logits_SV[:, never] = -torch.inf
+    top = min(top, logits_SV.shape[1] - len(never))
     found = []
     for number, place in enumerate(places):
-        chances, tokens = logits_SV[place].softmax(-1).topk(min(top, loaded.tokenizer.vocab_size))
+        tokens = logits_SV[place].topk(top).indices  # of logits, as probabilities of 0 are equal
+        chances = logits_SV[place].softmax(-1)[tokens]
         for chance, token in zip(chances.tolist(), tokens.tolist(), strict=True):
             word = loaded.tokenizer.decode([token])
-            left = parts[number].rstrip(" ") if word.startswith(" ") else parts[number]
-            before = MASK.join([*parts[:number], left])
-            found.append(Filling(number, word, chance, before + word + MASK.join(parts[number + 1 :])))
+            found.append(Filling(number, word, chance, _filled(loaded.tokenizer, parts, runs, number, token)))
     return found
+
+
+def _filled(tokenizer: Tokenizer, parts: list[str], runs: list[list[int]], number: int, token: int) -> str:
+    """Returns the text of the ids `runs` of `parts` with `token` between two of them, and the other masks as they were,
+    which have the blanks around them that `parts` have.
+    """
+    around = slice(number, number + 2)
+    parts, runs = [*parts], [*runs]
+    parts[around], runs[around] = [MASK.join(parts[around])], [[*runs[number], token, *runs[number + 1]]]
+    shown = []
+    for at, (part, run) in enumerate(zip(parts, runs, strict=True)):
+        text = tokenizer.decode(run)
+        before, after = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
+        if at > 0 and not text.startswith(before):
+            text = before + text
+        if at < len(parts) - 1 and not text.endswith(after):
+            text += after
+        shown.append(text)
+    return MASK.join(shown)
 
 
 @dataclass(frozen=True)

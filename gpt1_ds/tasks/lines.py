@@ -89,8 +89,10 @@ def decoded(line: bytes, number: int) -> str:
 
 
 def read_texts(path: Path) -> list[str]:
-    """A text of each line, of .jsonl the key `text` of each object. Raises DataError for a file or line without one."""
-    if not path.is_file():
+    """A text of each line of a file or pipe, of .jsonl the key `text` of each object. Raises DataError for a file or
+    line without one.
+    """
+    if not path.exists() or path.is_dir():
         raise DataError(f"{path}: no such file; name one with a text a line")
     kind: Format = "jsonl" if ENDINGS.get(path.suffix.lower()) == "jsonl" else "text"
     spec = TaskConfig(name=TABLE, kind="regression", columns=ColumnsConfig(text="text"))

@@ -181,6 +181,11 @@ def test_what_is_refused(models: Models) -> None:
         write(loaded.model, loaded.tokenizer, [[5]], Sampling(2, beams=5000))
     with pytest.raises(ArgumentError, match=r"^prompts: one has 30 tokens, the encoder reads model\.context=24"):
         write(models("encoder_decoder").model, loaded.tokenizer, [[5], [5] * 30], Sampling(2))
+    with pytest.raises(
+        ArgumentError, match=r"^min_tokens=24 must be at most 23, what a decoder writes with model\.con"
+    ):
+        write(models("encoder_decoder").model, loaded.tokenizer, [[5]], Sampling(min_tokens=24))
+    assert len(write(models("encoder_decoder").model, loaded.tokenizer, [[5]], Sampling(min_tokens=23))[0]) == 23
     weight = loaded.model.output.weight.data
     kept = float(weight[7, 0])
     weight[7, 0] = math.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def test_embed_and_search(folders: dict[str, Path], in_folder: Path, capsys: pyt
         (["embed", "--input", "a.jsonl", "--output", "a.jsonl"], "a.jsonl: is what is read, too; choose another --out"),
         (["embed", "--input", "gap.txt", "--output", "o.npy"], "gap.txt line 2: is empty"),
         (["embed", "--input", "empty.txt", "--output", "o.npy"], "empty.txt: is empty; it is to hold a text a line"),
+        (["embed", "--input", "/dev/null", "--output", "o.npy"], "/dev/null: is empty; it is to hold a text a line"),
+        (["embed", "--input", "empty", "--output", "o.npy"], "empty: no such file; name one with a text a line"),
         (["embed", "--input", "a.txt", "--output", "o.npy", "--pooling", "last"], "--pooling"),
         (["search", "--documents", "a.txt", "--query", "x", "--top", "0"], "--top 0 must be at least 1"),
         (["search", "--documents", "a.txt", "--query", " "], "--query is empty; say what is looked for"),
@@ -157,3 +160,20 @@ def test_other_pairs_are_scored_though_some_are_there(loaded: Loaded, tmp_path: 
     assert [first[key] for key in ("task", "split", "step")] == [second[key] for key in ("task", "split", "step")]
     assert first["data"] != second["data"]
     assert first["metrics"] != second["metrics"]
+
+
+def test_lines_of_a_pipe(folders: dict[str, Path], in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def piped(*words: str) -> int:
+        reader, writer = os.pipe()
+        os.write(writer, "".join(f"{text}\n" for text in TEXTS).encode())
+        os.close(writer)
+        try:
+            return main([words[0], str(folders["encoder"]), *words[1:], f"/dev/fd/{reader}"])
+        finally:
+            os.close(reader)
+
+    assert piped("embed", "--output", "out.jsonl", "--input") == 0
+    assert [json.loads(line)["text"] for line in Path("out.jsonl").read_text().splitlines()] == TEXTS
+    capsys.readouterr()
+    assert piped("search", "--query", TEXTS[1], "--top", "1", "--documents") == 0
+    assert capsys.readouterr().out.split(maxsplit=2) == ["1.0000", "2", "a file\n"]

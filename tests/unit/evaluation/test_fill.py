@@ -10,6 +10,8 @@ import torch
 
 from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.config import load
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.imports import import_wordpiece
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.evaluation.generate import fill, generate
@@ -17,13 +19,17 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
+from tests.helpers.shared_data import shared_data
 from tools.families import FAMILIES, make_data
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """A BERT with random weights."""
-    tokenizer = load_tokenizer(make_data(tmp_path_factory.mktemp("masks"), masks=True).parent / "tokenizer")
+    return bert(load_tokenizer(make_data(tmp_path_factory.mktemp("masks"), masks=True).parent / "tokenizer"))
+
+
+def bert(tokenizer: Tokenizer) -> Loaded:
     config = load([], [*FAMILIES["bert"], "model.context=32", f"model.vocab_size={tokenizer.vocab_size}"])
     model = DenseModel(config, tokenizer.vocab_size, TensorParallel(connect_alone())).eval()
     torch.manual_seed(0)
@@ -81,3 +87,30 @@ def test_a_model_of_windows_has_seen_no_symbols_around_texts(loaded: Loaded) -> 
     (found,) = fill(windows, "The<mask>", 1)
     assert found.token == loaded.tokenizer.decode([likeliest])
     assert found.probability != fill(loaded, "The<mask>", 1)[0].probability
+
+
+@pytest.mark.parametrize("text", ["The<mask> returns", "The <mask> and a <mask> <mask>."])
+def test_all_tokens_that_there_are(loaded: Loaded, text: str) -> None:
+    special, size = {*loaded.tokenizer.special_ids.present().values()}, loaded.tokenizer.vocab_size
+    words = sorted(loaded.tokenizer.decode([number]) for number in range(size) if number not in special)
+    for top in (size, 100_000):
+        found = fill(loaded, text, top)
+        for mask in range(text.count("<mask>")):
+            assert sorted(one.token for one in found if one.mask == mask) == words
+
+
+def test_the_text_is_that_of_the_tokens(loaded: Loaded) -> None:
+    for one in fill(loaded, "The <mask> ran", 1000):
+        assert one.text == f"The{one.token} ran" or "\ufffd" in one.text
+
+
+def test_pieces_of_words_are_joined(tmp_path: Path) -> None:
+    wordpiece, _ = import_wordpiece(shared_data("bert_wordpiece") / "vocab.txt", tmp_path / "tokenizer")
+    loaded = bert(wordpiece)
+    of = {one.token: one.text for one in fill(loaded, "The dog <mask> here", 100_000)}
+    assert (of[","], of["##s"], of["ran"]) == ("the dog, here", "the dogs here", "the dog ran here")
+    found = fill(loaded, "The dog <mask>, a <mask> <mask> (x)", 100_000)
+    of_each = [{one.token: one.text for one in found if one.mask == mask} for mask in range(3)]
+    assert of_each[0]["##s"] == "the dogs, a <mask> <mask> ( x )"
+    assert of_each[1]["ran"] == "the dog <mask>, a ran <mask> ( x )"
+    assert of_each[2]["ran"] == "the dog <mask>, a <mask> ran ( x )"

@@ -9,9 +9,14 @@ import pytest
 
 import gpt1_ds
 from gpt1_ds.cli import main
+from gpt1_ds.data.tokenizers.imports import import_gpt2, import_sentencepiece, import_wordpiece
+from gpt1_ds.data.tokenizers.registry import import_openai
 from gpt1_ds.evaluation import generate
+from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.language_model import LanguageModel
+from gpt1_ds.evaluation.sampling import Sampling
 from tests.helpers.foreign import SMALL, make_checkpoint
+from tests.helpers.shared_data import shared_data
 
 TEXTS = ["the module", "a file", "return the list of the module", "It", "class"]
 
@@ -127,3 +132,55 @@ def test_flags_that_do_not_go_together(checkpoint: Path, tmp_path: Path, capsys:
         assert says in told
     code, _, told = sample(capsys, checkpoint, "--input", str(tmp_path / "none"))
     assert (code, told) == (2, f"gpt1-ds: {tmp_path / 'none'}: no such file; --input names one with a prompt a line\n")
+
+
+def published(kind: str, out: Path) -> Path:
+    """The folder of a tokenizer that the field knows."""
+    if kind == "wordpiece":
+        import_wordpiece(shared_data("bert_wordpiece") / "vocab.txt", out)
+    elif kind == "sentencepiece":
+        import_sentencepiece(shared_data("t5_spiece") / "spiece.model", out)
+    elif kind == "openai":
+        source = shared_data("gpt1_bpe")
+        import_openai(source / "encoder_bpe_40000.json", source / "vocab_40000.bpe", out)
+    else:
+        source = shared_data("gpt2_bpe")
+        import_gpt2(source / "encoder.json", source / "vocab.bpe", out)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["openai", "wordpiece", "sentencepiece", "gpt2"])
+def test_the_blank_after_a_prompt_is_that_of_the_whole_text(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = make_checkpoint(tmp_path / "c", published(kind, tmp_path / "tokenizer"), SMALL)
+    loaded, blanks = gpt1_ds.load(checkpoint), 0
+    for prompt in ("It was", "It was ", "It was\n", "and his sister", ""):
+        ids = loaded.tokenizer(prompt)
+        for seed in range(6):
+            sampling = Sampling(tokens=4, seed=seed)
+            (found,) = write(loaded.model, loaded.tokenizer, [ids], sampling, name="c")
+            text = loaded.generate(prompt, 4, seed=seed)
+            whole = loaded.tokenizer.decode([*ids, *found])
+            seen, wanted = (prompt + text).lower().split(), whole.lower().split()
+            if prompt[-1:].isspace():  # of the author's own blank a tokenizer may know nothing
+                assert "".join(seen) == "".join(wanted)
+                assert kind == "gpt2" or not text.startswith(" "), "one blank is enough"
+            else:
+                assert seen == wanted
+            blanks += text.startswith(" ")
+            if kind == "gpt2":
+                assert text == loaded.tokenizer.decode(found)
+    assert blanks > 2
+    _, out, _ = sample(capsys, checkpoint, "--prompt", "It was", "--tokens", "4", "--seed", "3")
+    assert "\n".join(out).strip() == ("It was" + loaded.generate("It was", 4, seed=3)).strip()
+
+
+def test_half_a_character_is_shown_alone() -> None:
+    class Bytes:
+        def decode(self, ids: list[int]) -> str:
+            return bytes(ids).decode(errors="replace")
+
+    half, rest = list("é".encode()[:1]), list("é".encode()[1:])
+    assert generate._text_after(Bytes(), "", half, rest) == "\ufffd"  # type: ignore[arg-type]
+    assert generate._text_after(Bytes(), "a", [97], half) == "\ufffd"  # type: ignore[arg-type]
