@@ -218,8 +218,9 @@ def loss_scaler(engine: Engine) -> dict[str, float]:
 
 
 def set_loss_scaler(engine: Engine, state: dict[str, float]) -> None:
+    """Continue with the state of a dynamic loss scaler; training in another precision than fp16 has no use for it."""
     for key in SCALER:
-        if key in state:
+        if key in state and engine.deepspeed.fp16_enabled():
             setattr(engine.deepspeed.optimizer.loss_scaler, key, state[key])
 
 

@@ -71,8 +71,9 @@ class Continuations:
         """
         self.groups.compare({"prompts": digest(repr(prompt).encode() for prompt in prompts)})
         mine = prompts[self.groups.rank :: self.groups.world]
+        written = self.groups.agree(lambda: [self._write(*prompt) for prompt in mine])
         found = [""] * len(prompts)
-        for rank, texts in enumerate(self.groups.gather([self._write(*prompt) for prompt in mine])):
+        for rank, texts in enumerate(self.groups.gather(written)):
             found[rank :: self.groups.world] = texts
         return found
 

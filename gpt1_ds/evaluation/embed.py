@@ -125,7 +125,7 @@ def shared_vectors(
     order = sorted(set(texts), key=lambda text: (len(text), text))
     groups.compare({"texts": digest(text.encode() for text in order)})
     with log.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=watched and groups.rank == 0) as show:
-        mine = embedder.vectors(order[groups.rank :: groups.world], show)
+        mine = groups.agree(lambda: embedder.vectors(order[groups.rank :: groups.world], show))
     vectors: dict[str, Float32s] = {}
     for rank, found in enumerate(groups.gather(mine)):
         vectors |= dict(zip(order[rank :: groups.world], found, strict=True))

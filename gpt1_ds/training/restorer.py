@@ -50,7 +50,7 @@ class Restorer:
             self.workload.transfer(self.engine, folder, self._load_weights)
             return fresh, f"from the weights of {folder}"
         facts = restore(self.engine, self.config, folder)
-        state = self._state(folder, facts)
+        state = replace(self._state(folder, facts), best=None)  # its best checkpoint lies in the other run's folder
         check_steps_left(self.config, folder, facts, self.workload.steps)
         return state, f"from step {state.step} of {folder.name}"
 

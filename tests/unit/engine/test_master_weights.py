@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 
-from gpt1_ds.engine.master_weights import Fragment, kept
+from gpt1_ds.engine.master_weights import Fragment, kept, set_loss_scaler
 from gpt1_ds.model.names import ParameterInfo
 
 
@@ -27,3 +31,12 @@ def test_kept_fragments_stay_as_they_were() -> None:
 
 def test_a_rank_that_saves_nothing_keeps_nothing() -> None:
     assert kept([])() == []
+
+
+@pytest.mark.parametrize("fp16", [True, False])
+def test_only_fp16_takes_over_a_loss_scale(fp16: bool) -> None:
+    """Other optimizers of DeepSpeed have no scaler, or one that does not move."""
+    optimizer = SimpleNamespace(**({"loss_scaler": SimpleNamespace(cur_scale=1.0)} if fp16 else {}))
+    engine: Any = SimpleNamespace(deepspeed=SimpleNamespace(optimizer=optimizer, fp16_enabled=lambda: fp16))
+    set_loss_scaler(engine, {"cur_scale": 4096.0})
+    assert vars(optimizer) == ({"loss_scaler": SimpleNamespace(cur_scale=4096.0)} if fp16 else {})

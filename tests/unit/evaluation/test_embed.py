@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ import pytest
 import torch
 
 from gpt1_ds.cli import main
-from gpt1_ds.common.errors import ArgumentError, ConfigError
+from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.evaluation.embed import Embedder, nearest, normalised
+from gpt1_ds.config.load import load
+from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.evaluation.continuations import Continuations
+from gpt1_ds.evaluation.embed import Embedder, nearest, normalised, shared_vectors
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.launcher import launch
 from tests.helpers.foreign import make_checkpoint
@@ -177,3 +181,31 @@ def test_lines_of_a_pipe(folders: dict[str, Path], in_folder: Path, capsys: pyte
     capsys.readouterr()
     assert piped("search", "--query", TEXTS[1], "--top", "1", "--documents") == 0
     assert capsys.readouterr().out.split(maxsplit=2) == ["1.0000", "2", "a file\n"]
+
+
+def failing_ranks() -> list[str]:
+    """On each of two ranks: what it says when one of them alone cannot compute its vectors, or write its texts."""
+    config = load(overrides=["data.path=x"])
+    told = []
+    with distributed_session(config) as groups:
+
+        def fails(*_: object) -> Any:
+            if groups.rank == 1:
+                raise CheckpointError("no finite numbers")
+            return ["text"]
+
+        embedder: Any = SimpleNamespace(vectors=fails)
+        scorer: Any = SimpleNamespace(groups=groups, _write=fails)
+        for asked in (
+            lambda: shared_vectors(embedder, TEXTS, groups, watched=False),
+            lambda: Continuations.written(scorer, [(text, {}, ()) for text in TEXTS]),
+        ):
+            with pytest.raises(CheckpointError) as caught:
+                asked()
+            told.append(str(caught.value))
+        groups.gather(groups.rank)  # both are still together
+    return told
+
+
+def test_a_rank_that_fails_alone_is_told_on_all() -> None:
+    assert launch.run(f"{__name__}:failing_ranks", (), 2) == [["no finite numbers"] * 2] * 2
