@@ -281,7 +281,7 @@ def _zstd_chunks(stream: BinaryIO, file: SourceFile) -> Iterator[bytes]:
     """zstandard's own stream reader does not notice a file that was cut off, so frames are followed one by one."""
     import zstandard
 
-    decompressor = zstandard.ZstdDecompressor()
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # what `zstd --long=31` writes
     frame = None
     while data := stream.read(ZSTD_SLICE_BYTES):
         while data:

@@ -31,7 +31,7 @@ def sync(runs: Sequence[Path]) -> int:
     if any(waiting.values()):
         reach_server()
     for run, folders in waiting.items():
-        live = is_held(RunDir(run).lock) and folders[-1:] == segments(run)[-1:]
+        live = bool(folders) and is_held(RunDir(run).lock) and folders[-1:] == segments(run)[-1:]
         if live:
             folders.pop()
             print(f"{run}: is still running; its last segment is left for later")

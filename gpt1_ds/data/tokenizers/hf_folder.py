@@ -124,7 +124,9 @@ def _harmless(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     if type(extra) is not int or not 0 <= extra <= MOST_ADDED:
         raise DataError(f"{path}: extra_ids is {config['extra_ids']!r:.40}; it must be from 0 to {MOST_ADDED}")
     for name in ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space"):
-        if not isinstance(config.get(name, False), bool):
+        if name in switches and switches[name] is None:  # as transformers writes what is not set
+            del switches[name]
+        elif not isinstance(config.get(name, False), bool):
             raise DataError(f"{path}: {name} is {config[name]!r:.40}; it must be true or false")
     kind = _named(config)
     return {**switches, **symbols, **lists, **({"tokenizer_class": kind} if kind else {})}

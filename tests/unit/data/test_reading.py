@@ -88,6 +88,13 @@ def test_every_kind_of_file(tmp_path: Path, name: str) -> None:
     assert documents(write(tmp_path / name, content), unit_bytes=64) == expected
 
 
+def test_zstd_with_a_long_window(tmp_path: Path) -> None:
+    """As `zstd --long=28` writes it: a window of 256 MB, whatever the file holds."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    assert documents(write(tmp_path / "a.txt.zst", stream.compress(b"a b") + stream.flush())) == ["a b"]
+
+
 def test_documents_without_text_are_passed_over(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", b"")
     write(tmp_path / "b.txt", b"\xef\xbb\xbf")

@@ -63,6 +63,13 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     http.shutdown()
 
 
+def test_a_live_run_without_segments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    with RunLock(RunDir(tmp_path).lock):
+        assert sync.sync([tmp_path]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: 0 segments uploaded, 0 were before\n"
+
+
 def test_segments_in_the_order_of_their_starts(tmp_path: Path) -> None:
     found = sync.segments(make_run(tmp_path / "run"))
     assert [folder.name for folder in found] == [NAMES[1], NAMES[0], NAMES[2]]
