@@ -21,11 +21,12 @@ from gpt1_ds.config.policy import is_compiled
 # Kernels of one part of a block, (forward, backward); counted. A compiled block is one graph.
 MATRIX = (1, 2)  # a product, and those of both gradients
 ATTENTION = {"exact": (1, 2), "fused": (1, 1)}  # the Triton kernels of model/kernels/; torch's own
-EAGER_REST = (8, 17)  # biases and their sums, GELU, residual sums with their norms, heads laid out
+EAGER_COPIES, COMPILED_COPIES = (0, 2), (0, 1)  # of the gradients of q, k and v that torch's own attention gives
+EAGER_REST = (8, 15)  # biases and their sums, GELU, residual sums with their norms, heads laid out
 EAGER_MASK = (36, 2)  # hashed, and multiplied with; for each dropout that no norm follows
 EAGER_KEYS = (20, 0)  # of masks that attention, or a residual sum with its norm, makes from them
 EAGER_PRE = (1, -3)  # more where norms come first: one is by itself, the kernel of the other adds gradients up
-COMPILED_REST = (3, 17)
+COMPILED_REST = (3, 16)
 COMPILED_MASK = (1, 0)  # keys of both residual branches; masks are made where they are used
 COMPILED_KEYS = (1, 0)
 ENDS = (11, 10)  # embeddings, head and loss, whose chunks of logits are few
@@ -36,7 +37,7 @@ REPLAY = 6  # for each of them: copies of its inputs, the graph, a copy of its l
 STEP = 30  # once a step: losses, norm, update
 
 # Bytes of a block's simple passes, forward and backward together; counted
-MOVED = 0.51  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
+MOVED = 0.37  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
 COMPILED_MOVED = 0.53  # of these, what a compiler leaves
 MASK_BYTES, MASK_TENSORS = 64, 8  # for each element of an eager mask: integers, and values of the model's type
 COMPILED_MASK_TENSORS = 2  # values of the model's type, for each element of a compiled one
@@ -107,6 +108,8 @@ def block_kernels(config: Config) -> tuple[int, int]:
 def _block_kernels(model: ModelConfig, compiled: bool, again: bool) -> tuple[int, int]:
     matrices = len(next(layer for layer in architecture(model, 1).layers if layer.kind == "block").matrices)
     parts = [*[MATRIX] * matrices, ATTENTION[model.attention], COMPILED_REST if compiled else EAGER_REST]
+    if model.attention == "fused":
+        parts.append(COMPILED_COPIES if compiled else EAGER_COPIES)
     if model.norm == "pre" and not compiled:
         parts.append(EAGER_PRE)
     if model.residual_dropout:

@@ -26,12 +26,12 @@ def gpt1(*words: str) -> Config:
 @pytest.mark.parametrize(
     ("words", "kernels"),
     [
-        ([], 37),
-        (NO_DROPOUT, 35),
-        (["train.recompute=block"], 37 + 10),
-        ([EAGER], 100),
-        ([EAGER, *NO_DROPOUT], 40),
-        ([EAGER, "train.recompute=block"], 100 + 73),
+        ([], 36),
+        (NO_DROPOUT, 34),
+        (["train.recompute=block"], 36 + 10),
+        ([EAGER], 98),
+        ([EAGER, *NO_DROPOUT], 38),
+        ([EAGER, "train.recompute=block"], 98 + 73),
         ([EAGER, "model.attention=fused"], 99),
         ([EAGER, "model.attention=fused", *NO_DROPOUT], 39),
         (["model.attention=fused"], 55),
