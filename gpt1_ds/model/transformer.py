@@ -91,7 +91,7 @@ class HeadAttention(nn.Module):
         cached: bool,
         visible_BST: Tensor | None = None,
     ) -> Tensor:
-        """Returns [S, B, N x H] of q, k and v, which lie in `parts` [P, G, positions, H]."""
+        """Returns [S, B, N x H]. The slices of `parts`, tensors [P, G, positions, H], are q, k and v."""
         keys_B, heads = facts_BF[:, KEY], parts[0].shape[1] // len(facts_BF)
         if cached:
             out_GSH = attention.cached(*each_of(parts), scores, len(facts_BF), visible_BST)

@@ -124,6 +124,22 @@ def test_the_best_by_any_measure_stays(words: list[str], watched: RunDir) -> Non
     assert not best.best.exists()
 
 
+def test_a_run_that_resumes_anothers_checkpoint_keeps_its_own_best(words: list[str]) -> None:
+    """Though the other's was better: it is not in this run's folder."""
+    plain = [
+        *words,
+        "train.evaluations=[]",
+        "train.eval_every=2",
+        "checkpoint.best=eval.loss",
+        "schedule.warmup_steps=0",
+    ]
+    before = run([*plain, "optimizer.lr=0.01"], "before")
+    after = run([*plain, "train.steps=12", "optimizer.lr=10", f"checkpoint.resume={before.path}"], "after")
+    losses = {line["step"]: line["loss"] for line in read_jsonl(after.metrics) if line["kind"] == "eval"}
+    assert min(losses.values()) > min(line["loss"] for line in read_jsonl(before.metrics) if line["kind"] == "eval")
+    assert after.best.read_text() == f"{after.checkpoint(min(losses, key=losses.__getitem__)).name}\n"
+
+
 def test_a_linear_model_of_the_states_is_that_of_the_checkpoint(words: list[str], tmp_path: Path) -> None:
     """On one rank and on two; what `finetune` with task.form=frozen finds in the last checkpoint."""
     from gpt1_ds.training.configuration import finetune_config

@@ -127,6 +127,7 @@ def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: not any(map(psutil.pid_exists, pids)), 10)
+    assert not any(map(psutil.pid_exists, pids))
 
 
 def test_no_loopback_is_one_line_below_a_long_tmpdir(tmp_path: Path) -> None:

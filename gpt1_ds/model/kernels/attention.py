@@ -36,8 +36,8 @@ def exact(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, drop: Drop | None, scores
 
 
 def exact_of_parts(parts: Sequence[Tensor], drop: Drop | None, scores: Scores = CAUSAL) -> Tensor:
-    """Returns the same of q, k and v that lie in tensors [P, G, positions, H], as products give them: their gradients
-    lie side by side, too, so that nothing copies them.
+    """Returns the same for q, k and v as slices of `parts`: one tensor [3, G, S, H], or [1, G, S, H] and [2, G, T, H].
+    Each part has one gradient, laid out as the product before it needs it, so that nothing is copied.
     """
     return torch.ops.gpt1_ds.attention(parts, *_apart(parts[0], scores, drop))[0]  # type: ignore[no-any-return]
 

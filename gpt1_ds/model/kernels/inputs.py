@@ -99,7 +99,7 @@ def empty_heads(x_GSH: Tensor) -> Tensor:
 
 
 def each_of(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns q [G, S, H], k and v [G, T, H] of the tensors [P, G, positions, H] that they lie in."""
+    """Returns q [G, S, H], k and v [G, T, H], the slices of tensors [P, G, positions, H]."""
     return tuple(one for part in parts for one in part.unbind())  # type: ignore[return-value]  # always three
 
 

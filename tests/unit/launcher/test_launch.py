@@ -35,3 +35,4 @@ def test_a_rank_does_not_outlive_the_agent_of_torchrun(tmp_path: Path) -> None:
         agent.send_signal(signal.SIGKILL)
         agent.wait()
     rank.wait(timeout=10)
+    assert not rank.is_running()
