@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.common.errors import ArgumentError, CheckpointError
-from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer, control_ids, most_beams
 from gpt1_ds.evaluation.drawing import chosen
 from gpt1_ds.evaluation.graphed_steps import GraphedSteps, graphed_steps
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
@@ -55,7 +55,7 @@ def write(
     the context does not hold, ConfigError for a model that reads in both directions, CheckpointError (with the `name`)
     where its numbers are not finite.
     """
-    if sampling.beams > max(1, most := tokenizer.most_beams):
+    if sampling.beams > max(1, most := most_beams(tokenizer)):
         raise ArgumentError(f"beams={sampling.beams} must be at most {most}, half of the tokens that can be written")
     ways, lock = _Ways(tokenizer, sampling, name, model.tokens.weight.device), lock or nullcontext()
     found: list[list[int]] = [[] for _ in prompts]
@@ -226,7 +226,7 @@ class _Ways:
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, name: str, device: torch.device) -> None:
         self.size, self.end, self.sampling, self.name = tokenizer.vocab_size, tokenizer.eod_id, sampling, name
-        self.forbidden = torch.tensor(tokenizer.control_ids, dtype=torch.long, device=device)
+        self.forbidden = torch.tensor(control_ids(tokenizer), dtype=torch.long, device=device)
 
     def checked(self, logits_RV: Tensor) -> Tensor:
         """Returns `logits`. Raises CheckpointError where one is not finite."""

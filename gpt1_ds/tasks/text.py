@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
-from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer, most_beams
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.registry import class_names
 
@@ -73,7 +73,7 @@ def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: i
     if not task.writes_text:
         longest = max(map(len, encode_answers(task, tokenizer)))
         return source_limit(limit, longest, stacks), longest
-    if (beams := settings.decoding.beams) > max(1, most := tokenizer.most_beams):
+    if (beams := settings.decoding.beams) > max(1, most := most_beams(tokenizer)):
         raise ConfigError(
             f"task.decoding.beams={beams} must be at most {most}, half of the tokens that can be written; use fewer"
         )

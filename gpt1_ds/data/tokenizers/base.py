@@ -165,16 +165,6 @@ class Tokenizer(ABC):
         return self.vocab_size - (self.special_ids.sentinels or 0)
 
     @property
-    def control_ids(self) -> list[int]:
-        """The ids that no text has."""
-        return [number for number in self.special_ids.present().values() if number != self.eod_id]
-
-    @property
-    def most_beams(self) -> int:
-        """How many beams can look for a text: each needs two tokens that can be written."""
-        return (self.vocab_size - len(self.control_ids)) // 2
-
-    @property
     def unknown_id(self) -> int:
         return self.special_ids.require("unknown", "this use")
 
@@ -255,6 +245,16 @@ class Tokenizer(ABC):
         raise ConfigError(
             f"objective.whole_words=true: ids of the kind {self.kind} do not tell where words begin; leave it out"
         )
+
+
+def control_ids(tokenizer: Tokenizer) -> list[int]:
+    """Returns the ids that no text has."""
+    return [number for number in tokenizer.special_ids.present().values() if number != tokenizer.eod_id]
+
+
+def most_beams(tokenizer: Tokenizer) -> int:
+    """Returns how many beams can look for a text: each needs two tokens that can be written."""
+    return (tokenizer.vocab_size - len(control_ids(tokenizer))) // 2
 
 
 class WordCache(dict[str, bytes]):

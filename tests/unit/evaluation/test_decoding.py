@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
 from gpt1_ds.config import ModelConfig, load
+from gpt1_ds.data.tokenizers.base import control_ids
 from gpt1_ds.evaluation import decoding
 from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
@@ -53,7 +54,7 @@ def models(span_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 def prompts(loaded: Loaded, count: int = 7) -> list[list[int]]:
     """Of 1 to 20 ids."""
-    numbers, never = np.random.default_rng(2), {*loaded.tokenizer.control_ids, loaded.tokenizer.eod_id}
+    numbers, never = np.random.default_rng(2), {*control_ids(loaded.tokenizer), loaded.tokenizer.eod_id}
     usual = [number for number in range(loaded.tokenizer.vocab_size) if number not in never]
     return [numbers.choice(usual, int(size)).tolist() for size in (1, 5, 20, 2, 12, 12, 3)[:count]]
 
@@ -101,7 +102,7 @@ def logs_of(loaded: Loaded, prompt: list[int], texts: list[list[int]]) -> Tensor
         spans = (np.full(len(texts), len(prompt)),) * 2
         facts_BF = torch.from_numpy(row_facts(np.zeros(len(texts), np.int64), spans))
         logits_BV = model.logits(tokens_SB, facts_BF)[-1, :, : tokenizer.vocab_size].float()
-    return logits_BV.log_softmax(-1).index_fill(1, torch.tensor(tokenizer.control_ids), -math.inf)
+    return logits_BV.log_softmax(-1).index_fill(1, torch.tensor(control_ids(tokenizer)), -math.inf)
 
 
 def likeliest(loaded: Loaded, prompt: list[int], sampling: Sampling, most: int) -> list[int]:

@@ -16,6 +16,7 @@ from sacrebleu.metrics import BLEU
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ModelConfig, TaskConfig, load
 from gpt1_ds.config.task import DecodingConfig
+from gpt1_ds.data.tokenizers.base import most_beams
 from gpt1_ds.objectives.source_target import SourceToTarget, Texts
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.batches import build_batch
@@ -170,8 +171,8 @@ def test_source_and_target_share_a_row(stacks: int, limits: tuple[int, int]) -> 
     assert text_limits(TASK, TaskConfig(), WORDS, 16, stacks) == ((16, 16) if stacks == 2 else (9, 8))
     with pytest.raises(ConfigError, match=r"^task\.target_length=17 leaves too few of the 16 tokens of a row"):
         text_limits(TASK, TaskConfig(target_length=17), WORDS, 16, stacks)
-    text_limits(TASK, TaskConfig(decoding=DecodingConfig(beams=WORDS.most_beams)), WORDS, 16, stacks)
-    many = TaskConfig(decoding=DecodingConfig(beams=WORDS.most_beams + 1))
+    text_limits(TASK, TaskConfig(decoding=DecodingConfig(beams=most_beams(WORDS))), WORDS, 16, stacks)
+    many = TaskConfig(decoding=DecodingConfig(beams=most_beams(WORDS) + 1))
     with pytest.raises(ConfigError, match=r"^task\.decoding\.beams=499999 must be at most 499998, half of the tokens"):
         text_limits(TASK, many, WORDS, 16, stacks)
 
