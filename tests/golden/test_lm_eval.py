@@ -7,15 +7,18 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed import ProcessGroup
 
-from gpt1_ds.config import ModelConfig, ProbeConfig
+from gpt1_ds.config import ModelConfig, ProbeConfig, load
 from gpt1_ds.data.tokenizers.train import train_tokenizer
+from gpt1_ds.engine.process_groups import ProcessGroups, connect_alone
 from gpt1_ds.evaluation.continuations import Continuations
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import probe_metrics
@@ -41,16 +44,14 @@ MODELS = {
 }
 
 
-class Alone:
-    """One rank."""
+def alone() -> ProcessGroups:
+    """One rank's groups."""
+    return _of_world(connect_alone())
 
-    rank, world = 0, 1
 
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def compare(self, read: Any) -> None:
-        """It agrees with itself."""
+@lru_cache(maxsize=1)
+def _of_world(_: ProcessGroup) -> ProcessGroups:
+    return ProcessGroups(load())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def models(text: Path) -> dict[str, Loaded]:
 
 
 def scorer(loaded: Loaded) -> Continuations:
-    return Continuations(loaded, Alone())  # type: ignore[arg-type]
+    return Continuations(loaded, alone())
 
 
 def requests(kind: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
@@ -137,7 +138,7 @@ def test_text_is_written_until_a_stop(name: str, models: dict[str, Loaded]) -> N
 
 def blimp(loaded: Loaded, pairs: Path) -> dict[str, float]:
     """By the program's own probe."""
-    return probe_metrics(read_probe(ProbeConfig(name="blimp", path=str(pairs))), loaded, Alone())  # type: ignore[arg-type]
+    return probe_metrics(read_probe(ProbeConfig(name="blimp", path=str(pairs))), loaded, alone())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -179,7 +180,7 @@ def logits_of(loaded: Loaded, ids: np.ndarray) -> torch.Tensor:
 def test_lambada_by_both_ways(name: str, models: dict[str, Loaded], tmp_path: Path) -> None:
     (entry,) = harness.run(scorer(models[name]), harness.load_tasks([str(write_task(tmp_path, "lambada"))]), None)
     passages = read_probe(ProbeConfig(name="lambada", path=str(tmp_path / "local_lambada.jsonl")))
-    own = probe_metrics(passages, models[name], Alone())  # type: ignore[arg-type]
+    own = probe_metrics(passages, models[name], alone())
     assert own["accuracy"] == entry["metrics"]["acc"]
     assert math.log(own["perplexity"]) == pytest.approx(math.log(entry["metrics"]["perplexity"]), rel=1e-6)
     assert own["examples"] == len(LAST)

@@ -14,12 +14,13 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from gpt1_ds.common.versions import installed
 from gpt1_ds.data.split import utf8_bytes
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.data.tokenizers.train import Model, train_tokenizer
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
-from tools.bench.tokenization import Ids, first, pair, read, version_of, write
+from tools.bench.tokenization import Ids, first, pair, read, write
 
 APART = True  # torch is imported by other processes
 KINDS: tuple[Model, ...] = ("gpt2-bpe", "wordpiece")
@@ -53,7 +54,7 @@ def measure(options: Options) -> Row:
         "bytes": sum(map(utf8_bytes, texts)),
         "documents": len(texts),
         "unit": "1e6 B",
-        "tokenizers": version_of("tokenizers"),
+        "tokenizers": installed("tokenizers"),
     }
     checks = {"ids": "identical, document by document"}
     return Row(19, "text to packed shards, byte-level BPE and WordPiece", "MB/s", series, ratios, configuration, checks)
