@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape
-from gpt1_ds.engine import master_weights
+from gpt1_ds.engine import graphs, master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.deepspeed import register
 from gpt1_ds.engine.deepspeed.settings import set_timeouts
@@ -16,6 +17,8 @@ from gpt1_ds.model import dropout
 from gpt1_ds.model.names import initial_value
 from gpt1_ds.objectives.base import Objective, TextObjective
 from gpt1_ds.objectives.pretraining import pretraining_objective
+
+_LIVING: WeakSet[Engine] = WeakSet()
 
 
 def batch_shape(config: Config, groups: ProcessGroups) -> BatchShape:
@@ -37,11 +40,22 @@ def build_engine(
     else:
         from gpt1_ds.engine.plain import DenseEngine as Kind  # type: ignore[assignment]
     engine: Engine = Kind(config, config.model.vocab_size, groups, objective or pretraining_objective(config))
+    _LIVING.add(engine)
     master_weights.connect_optimizer(engine)
     set_timeouts(groups.timeout)
     if initialise:
         draw_weights(engine, config.run.seed)
     return engine
+
+
+def release_engines() -> None:
+    """Before process groups are destroyed: NCCL waits until no graph holds a collective of theirs, and DeepSpeed
+    keeps groups, their threads and their sockets. Engines cannot train any more.
+    """
+    graphs.release_all()
+    for engine in list(_LIVING):
+        engine.deepspeed.destroy()
+        _LIVING.discard(engine)
 
 
 def draw_weights(engine: Engine, seed: int) -> None:

@@ -16,7 +16,8 @@ from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.common.memory import resident_bytes
 from gpt1_ds.config import Config
 from gpt1_ds.config.validate import cpu_problems
-from gpt1_ds.engine import agreement, graphs
+from gpt1_ds.engine import agreement
+from gpt1_ds.engine.build import release_engines
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
 from gpt1_ds.model import proof
@@ -61,7 +62,7 @@ def distributed_session(config: Config, **arguments: object) -> Iterator[Process
     keep_freed_blocks()
     device = choose(config)
     connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, arguments))
-    end = graphs.release_all if dist.group.WORLD is before else _disconnect  # what was there before stays
+    end = release_engines if dist.group.WORLD is before else _disconnect  # what was there before stays
     try:
         ConfigError.raise_all(device_problems(config, device))
         groups = ProcessGroups(config)
@@ -98,7 +99,7 @@ def agree_on_proof(config: Config, groups: ProcessGroups, device: torch.device) 
 
 
 def _disconnect() -> None:
-    graphs.release_all()
+    release_engines()
     dist.destroy_process_group()
 
 
