@@ -1,10 +1,15 @@
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from gpt1_ds.checkpoint import manager
+from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.training import resume
 from gpt1_ds.training.checks import Start
@@ -89,3 +94,35 @@ def test_another_length_is_said_with_what_follows() -> None:
         "its start"
     )
     assert resume.length_note(resume.changes(before, load([], ["train.steps=100", "train.log_every=3"]))) is None
+
+
+def test_a_kill_between_the_two_renames_of_a_save_refuses_no_run(
+    tiny_data: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint that was being replaced was the only one."""
+    words = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
+    assert pretrain(words, 1) == 0
+    run_dir, rename = RunDir(Path("runs/old")), os.rename
+    final, temporary = run_dir.checkpoint(5), run_dir.checkpoints / ".step-00000005.0a1b.tmp"
+    shutil.copytree(final, temporary)
+
+    def killed(source: Path, place: Path) -> None:
+        if source == temporary:
+            raise KeyboardInterrupt
+        rename(source, place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager.os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            manager.commit(temporary, final, run_dir.latest)
+    assert not final.exists()
+    words = [*words, "train.steps=7"]
+    before = sorted(run_dir.path.rglob("*"))
+    assert main(["pretrain", *words, "--dry-run"]) == 0
+    with pytest.raises(ConfigError, match=r"optimizer\.lr was"):
+        Start(configuration([*words, "optimizer.lr=1e-4"]), 1).check()
+    assert sorted(run_dir.path.rglob("*")) == before, "the checks change nothing"
+    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert [line["step"] for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"] == [1, 2, 3, 4, 5, 6, 7]
+    assert [path.name for path in steps_in(run_dir.checkpoints)] == ["step-00000005", "step-00000007"]
+    assert not list(run_dir.checkpoints.glob(".*"))
