@@ -16,7 +16,7 @@ from gpt1_ds.checkpoint.folders import find_checkpoint, refuse_to_start_over, st
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config, ModelConfig, load_carried
+from gpt1_ds.config import Config, ModelConfig, load_carried, load_recorded
 from gpt1_ds.config.load import default_name, named
 from gpt1_ds.config.model import PROBE_POSITIONS
 from gpt1_ds.config.sections import LENGTH_KEYS
@@ -54,7 +54,7 @@ MAY_CHANGE = (
 )
 
 
-CONTEXT = "model.context"
+CONTEXT, RESUME = "model.context", "checkpoint.resume"
 FEW = 5  # keys that are named one by one
 
 
@@ -116,7 +116,7 @@ def named_checkpoint(config: Config) -> tuple[str, str] | None:
     settings = config.checkpoint
     if settings.init_from is not None:
         return "checkpoint.init_from", settings.init_from
-    return None if settings.resume in ("auto", "never") else ("checkpoint.resume", settings.resume)
+    return None if settings.resume in ("auto", "never") else (RESUME, settings.resume)
 
 
 def model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
@@ -157,6 +157,22 @@ def newest_readable(run_dir: RunDir) -> Path | None:
         )
     refuse_to_start_over(run_dir)
     return None
+
+
+def unread_note(run_dir: RunDir, config: Config) -> str | None:
+    """Says that a run which continues from its own checkpoint does not read the one that it is newly told to begin
+    with; None where it is told what it was told before, as a requeued job is.
+    """
+    asked = named_checkpoint(config)
+    if asked is None or not run_dir.config.is_file() or asked == named_checkpoint(load_recorded(run_dir.config)):
+        return None
+    own, (key, source) = newest_readable(run_dir), asked
+    if own is None or (key == RESUME and Path(source).resolve() in (run_dir.path.resolve(), own.resolve())):
+        return None
+    return (
+        f"{run_dir.path} has checkpoints of its own and continues from {manifest.published_name(own)}: {key}={source} "
+        "is not read; to begin with it choose another run.name"
+    )
 
 
 def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:

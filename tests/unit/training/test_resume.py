@@ -126,3 +126,36 @@ def test_a_kill_between_the_two_renames_of_a_save_refuses_no_run(
     assert [line["step"] for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"] == [1, 2, 3, 4, 5, 6, 7]
     assert [path.name for path in steps_in(run_dir.checkpoints)] == ["step-00000005", "step-00000007"]
     assert not list(run_dir.checkpoints.glob(".*"))
+
+
+def test_a_checkpoint_that_is_not_read_is_said(
+    tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run continues its own; whoever names another checkpoint than before is told, by the dry run, too."""
+    words = [*TINY, f"data.path={tiny_data}"]
+    for name, steps in (("other", 2), ("own", 3)):
+        assert pretrain([*words, f"run.name={name}", f"train.steps={steps}"], 1) == 0
+
+    def said(*more: str) -> list[list[str]]:
+        found = []
+        for run in (["--dry-run"], ["--nproc", "1"]):
+            assert main(["pretrain", *words, "run.name=own", *more, *run]) == 0
+            out = "".join(capfd.readouterr())
+            found.append([line for line in out.splitlines() if "is not read" in line])
+        return found
+
+    for key, own, steps in (
+        ("checkpoint.resume", "step-00000003", 3),
+        ("checkpoint.resume", "step-00000003", 4),
+        ("checkpoint.init_from", "step-00000004", 5),
+    ):
+        line = (
+            f"runs/own has checkpoints of its own and continues from {own}: {key}=runs/other is not read; to begin "
+            "with it choose another run.name"
+        )
+        assert said(f"{key}=runs/other", f"train.steps={steps}") == [[line], [line]], "a run that is done, too"
+    assert said("checkpoint.init_from=runs/other", "train.steps=6") == [[], []], "the same command again"
+    assert said("checkpoint.resume=runs/own", "train.steps=7") == [[], []], "it is read"
+    assert said("checkpoint.init_from=runs/other", "checkpoint.resume=never", "train.steps=2") == [[], []]
+    assert main(["pretrain", *words, "run.name=new", "checkpoint.resume=runs/other", "train.steps=3", "--dry-run"]) == 0
+    assert "is not read" not in capfd.readouterr().out
