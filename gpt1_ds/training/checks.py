@@ -244,8 +244,9 @@ def check_first_state(start: Start) -> None:
     verify_sizes(folder, facts)
     if start.data is not None:
         resume.check_model(config, folder, facts)
-    if key == "checkpoint.resume" and start.data_hash is not None:
+    if key == resume.RESUME and start.data_hash is not None:
         resume.check_data(config, folder, facts, start.data_hash)
+        resume.check_moments(config, folder, facts)
         resume.check_steps_left(config, folder, facts, start.steps or 0)
 
 

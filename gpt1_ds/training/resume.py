@@ -55,6 +55,8 @@ MAY_CHANGE = (
 
 
 CONTEXT, RESUME = "model.context", "checkpoint.resume"
+ITS_STATE = ("model.", "objective.", "data.", "task.", "optimizer.name")  # what another state comes of
+ALIKE = ("adamw", "adam2018", "lamb")  # optimizers that keep the same means: of every gradient and of its square
 FEW = 5  # keys that are named one by one
 
 
@@ -70,7 +72,7 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]], grows: bool = False)
     """
     wrong = forbidden(changed, grows)
     way_out = "set it back, choose another run.name, or begin anew with checkpoint.resume=never"
-    if not any(key.startswith(("model.", "objective.", "data.", "task.")) for key in wrong):  # its state is of use
+    if not any(key.startswith(ITS_STATE) for key in wrong):  # its state is of use
         way_out = f"to continue with it in a new folder: run.name=NEW checkpoint.resume={folder}; or {way_out}"
     if len(wrong) > FEW:  # not the same run with a slip, but another one
         shown = ", ".join(list(wrong)[:FEW])
@@ -189,6 +191,20 @@ def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: s
             f"{folder}: was trained with another tokenizer than that of data.path={config.data.path[0].path}, so its "
             f"ids mean other pieces; build the data with the checkpoint's: gpt1-ds data build --tokenizer "
             f"{folder / 'tokenizer'}"
+        )
+
+
+def check_moments(config: Config, folder: Path, facts: dict[str, Any]) -> None:
+    """Raise ConfigError where the optimizer keeps other means of the gradients than that of the state in `folder`,
+    which is resumed. A state before the first update has none.
+    """
+    now, before = config.optimizer.name, load_carried(folder / "config.yaml").optimizer.name
+    is_alike = now == before or (now in ALIKE and before in ALIKE)
+    if not is_alike and facts["updates"] > 0:
+        raise ConfigError(
+            f"optimizer.name={now}: {RESUME}={config.checkpoint.resume} has the means of gradients that "
+            f"optimizer.name={before} keeps, which are others; set it back, or take the weights alone: "
+            f"checkpoint.init_from={config.checkpoint.resume}"
         )
 
 

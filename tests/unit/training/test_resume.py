@@ -136,12 +136,16 @@ def test_a_checkpoint_that_is_not_read_is_said(
     for name, steps in (("other", 2), ("own", 3)):
         assert pretrain([*words, f"run.name={name}", f"train.steps={steps}"], 1) == 0
 
-    def said(*more: str) -> list[list[str]]:
+    run_dir = RunDir(Path("runs/own"))
+
+    def said(*more: str) -> list[set[str]]:
+        """By the dry run, and by the run, whose ranks speak in its log."""
         found = []
         for run in (["--dry-run"], ["--nproc", "1"]):
+            run_dir.rank_log(0).write_text("")
             assert main(["pretrain", *words, "run.name=own", *more, *run]) == 0
-            out = "".join(capfd.readouterr())
-            found.append([line for line in out.splitlines() if "is not read" in line])
+            out = "".join((*capfd.readouterr(), run_dir.rank_log(0).read_text()))
+            found.append(set(re.findall(r"runs/own has checkpoints .*", out)))
         return found
 
     for key, own, steps in (
@@ -153,9 +157,34 @@ def test_a_checkpoint_that_is_not_read_is_said(
             f"runs/own has checkpoints of its own and continues from {own}: {key}=runs/other is not read; to begin "
             "with it choose another run.name"
         )
-        assert said(f"{key}=runs/other", f"train.steps={steps}") == [[line], [line]], "a run that is done, too"
-    assert said("checkpoint.init_from=runs/other", "train.steps=6") == [[], []], "the same command again"
-    assert said("checkpoint.resume=runs/own", "train.steps=7") == [[], []], "it is read"
-    assert said("checkpoint.init_from=runs/other", "checkpoint.resume=never", "train.steps=2") == [[], []]
+        assert said(f"{key}=runs/other", f"train.steps={steps}") == [{line}, {line}], "a run that is done, too"
+    assert said("checkpoint.init_from=runs/other", "train.steps=6") == [set(), set()], "the same command again"
+    assert said("checkpoint.resume=runs/own", "train.steps=7") == [set(), set()], "it is read"
+    assert said("checkpoint.init_from=runs/other", "checkpoint.resume=never", "train.steps=2") == [set(), set()]
     assert main(["pretrain", *words, "run.name=new", "checkpoint.resume=runs/other", "train.steps=3", "--dry-run"]) == 0
     assert "is not read" not in capfd.readouterr().out
+
+
+def test_the_state_of_another_optimizer_is_refused(
+    tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its means of gradients are others; where they are the same ones, and before the first update, a run begins."""
+    words = [*TINY, f"data.path={tiny_data}", "train.steps=2", "guard.on_spike=rollback"]
+    for name in ("adamw", "muon", "adafactor"):
+        assert pretrain([*words, f"run.name={name}", f"optimizer.name={name}"], 1) == 0
+    words[-2:] = ["train.steps=3"]
+    shutil.copytree("runs/adamw/checkpoints/step-00000000", "begun")
+    for before, now in (("adamw", "muon"), ("adamw", "adafactor"), ("muon", "adamw"), ("adafactor", "lamb")):
+        for run in (["--dry-run"], ["--nproc", "1"]):
+            more = [f"run.name={before}-{now}", f"checkpoint.resume=runs/{before}", f"optimizer.name={now}"]
+            assert main(["pretrain", *words, *more, *run]) == 2
+            assert capfd.readouterr().err.splitlines() == [
+                f"gpt1-ds: optimizer.name={now}: checkpoint.resume=runs/{before} has the means of gradients that "
+                f"optimizer.name={before} keeps, which are others; set it back, or take the weights alone: "
+                f"checkpoint.init_from=runs/{before}"
+            ]
+    for source, now in (("runs/adamw", "adam2018"), ("runs/adamw", "lamb"), ("begun", "muon")):
+        more = [f"run.name={now}", f"checkpoint.resume={source}", f"optimizer.name={now}", "run.dir=again"]
+        assert main(["pretrain", *words, *more, "--nproc", "1"]) == 0
+    with pytest.raises(ConfigError, match=r"optimizer\.name was 'adamw' and is now 'muon'; set it back, choose"):
+        resume.check("runs/x", resume.changes(load([], []), load([], ["optimizer.name=muon"])))
