@@ -77,7 +77,7 @@ class Start:
         """
         note = None if self.data is None else row_note(self.config, self.data)
         warmup = schedule.warmup_note(self.config.schedule, self.steps or 0)
-        return [line for line in (str(self.claim), self._unread_note(), note, warmup) if line]
+        return [line for line in (str(self.claim), self._first_note(), note, warmup) if line]
 
     @cached_property
     def data(self) -> Data | None:
@@ -164,15 +164,15 @@ class Start:
         """Rank 0 says that the run is done, to its job, too."""
         if os.environ.get("RANK", "0") != "0":
             return
-        if note := self._unread_note():
+        if note := self._first_note():
             log.say(note)
         log.say(f"{self.run_dir.path}: done after step {step}")
         if job := os.environ.get("SLURM_JOB_ID"):
             self.run_dir.create(self.config.run.share, job=True)
             write_json(self.run_dir.outcome(job), {"code": 0, "reason": "done", "step": step})
 
-    def _unread_note(self) -> str | None:
-        return None if self.claim.replaces else resume.unread_note(self.run_dir, self.resolved)
+    def _first_note(self) -> str | None:
+        return None if self.claim.replaces else resume.first_note(self.run_dir, self.resolved)
 
     def _has_results(self) -> bool:
         return self.config.task is None or self.run_dir.evaluation.is_file()

@@ -161,20 +161,53 @@ def newest_readable(run_dir: RunDir) -> Path | None:
     return None
 
 
-def unread_note(run_dir: RunDir, config: Config) -> str | None:
+def first_note(run_dir: RunDir, config: Config) -> str | None:
     """Says that a run which continues from its own checkpoint does not read the one that it is newly told to begin
-    with; None where it is told what it was told before, as a requeued job is.
+    with, or which rows a run reads that resumes another one's; None where it is told what it was told before, as a
+    requeued job is, and where its rows are the next ones.
     """
-    asked = named_checkpoint(config)
-    if asked is None or not run_dir.config.is_file() or asked == named_checkpoint(load_recorded(run_dir.config)):
+    if (asked := named_checkpoint(config)) is None:
         return None
     own, (key, source) = newest_readable(run_dir), asked
-    if own is None or (key == RESUME and Path(source).resolve() in (run_dir.path.resolve(), own.resolve())):
+    if own is None:
+        return _rows_note(config, source) if key == RESUME and config.task is None else None
+    if not run_dir.config.is_file() or asked == named_checkpoint(load_recorded(run_dir.config)):
+        return None
+    if key == RESUME and Path(source).resolve() in (run_dir.path.resolve(), own.resolve()):
         return None
     return (
         f"{run_dir.path} has checkpoints of its own and continues from {manifest.published_name(own)}: {key}={source} "
         "is not read; to begin with it choose another run.name"
     )
+
+
+def _rows_note(config: Config, source: str) -> str | None:
+    """Batch k is a function of its number, the seed and the data, not of what a checkpoint has read before it."""
+    folder = find_checkpoint(Path(source), newest=True)
+    facts, before = manifest.read(folder), load_carried(folder / "config.yaml")
+    step, seed = facts["step"], facts["seed"]
+    orders = [_order(seed, before), _order(config.run.seed, config)]
+    changed = [f"{key} {old} -> {new}" for key, old in orders[0].items() if old != (new := orders[1][key])]
+    if changed:
+        return (
+            f"{RESUME}={source}: {', '.join(changed)}: the rows come in another order than that in which it has read "
+            f"{before.batch_sizes.before(step + 1)} of them by step {step}; some are read again, others later"
+        )
+    read, begins = (one.batch_sizes.before(step + 1) for one in (before, config))
+    if read == begins:
+        return None
+    what = f"{begins - read} rows are skipped" if begins > read else f"{read - begins} rows are read again"
+    return (
+        f"{RESUME}={source}: it had read {read} rows of text by step {step}, this run's batches begin at row {begins}: "
+        f"{what}"
+    )
+
+
+def _order(seed: int, config: Config) -> dict[str, Any]:
+    """What the order of rows depends on besides the text, by key."""
+    data, weights = config.data, [one.weight for one in config.data.path]
+    keys = {f"data.{key}": getattr(data, key) for key in ("text", "unique_tokens", "offsets")}
+    return {"run.seed": seed, CONTEXT: config.model.context, "data.path weights": weights, **keys}
 
 
 def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:

@@ -188,3 +188,30 @@ def test_the_state_of_another_optimizer_is_refused(
         assert main(["pretrain", *words, *more, "--nproc", "1"]) == 0
     with pytest.raises(ConfigError, match=r"optimizer\.name was 'adamw' and is now 'muon'; set it back, choose"):
         resume.check("runs/x", resume.changes(load([], []), load([], ["optimizer.name=muon"])))
+
+
+def test_rows_that_are_not_the_next_ones_are_said(
+    tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [*TINY, f"data.path={tiny_data}"]
+    assert pretrain([*words, "run.name=old", "train.steps=2"], 1) == 0
+    words += ["train.steps=3", "checkpoint.resume=runs/old"]
+    begins = "checkpoint.resume=runs/old: it had read 16 rows of text by step 2, this run's batches begin at row"
+    for name, more, line in (
+        ("a", ["train.global_batch=16"], f"{begins} 32: 16 rows are skipped"),
+        ("b", ["train.global_batch=4"], f"{begins} 8: 8 rows are read again"),
+        ("c", ["train.batch_warmup=4", "train.batch_warmup_tokens=100k"], f"{begins} 8: 8 rows are read again"),
+        (
+            "d",
+            ["run.seed=7"],
+            "checkpoint.resume=runs/old: run.seed 1 -> 7: the rows come in another order than that in which it has "
+            "read 16 of them by step 2; some are read again, others later",
+        ),
+        ("e", ["optimizer.lr=1e-4"], ""),
+    ):
+        assert main(["pretrain", *words, *more, f"run.name={name}", "--dry-run"]) == 0
+        said = re.findall(r"checkpoint\.resume=runs/old: .*", capfd.readouterr().out)
+        assert said == ([line] if line else [])
+        if name in "ad":
+            assert main(["pretrain", *words, *more, f"run.name={name}", "--nproc", "1"]) == 0
+            assert line in RunDir(Path("runs", name)).rank_log(0).read_text()
