@@ -22,7 +22,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE, NodeError, TrainingError, UserError
 from gpt1_ds.common.files import discard, explain, write_atomic, write_json
@@ -304,4 +303,4 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def newest_step(run_dir: RunDir) -> int:
     """Returns the step of the newest published checkpoint; 0 without one."""
-    return max((step_of(path) or 0 for path in steps_in(run_dir.checkpoints)), default=0)
+    return max((step_of(path) or 0 for path in run_dir.checkpoints.glob("*step-*")), default=0)
