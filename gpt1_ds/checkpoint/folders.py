@@ -15,20 +15,21 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.manifest import step_of
+from gpt1_ds.checkpoint.manifest import published_name, step_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.sections import CheckpointConfig
 
-REPLACED = ".replaced"  # ends the name of an older checkpoint of the same step until the new one is in its place
-
 
 def steps_in(folder: Path) -> list[Path]:
-    """Published checkpoint folders, oldest first."""
-    found = [(step, path) for path in folder.glob("step-*") if (step := step_of(path)) is not None and path.is_dir()]
-    return [path for _, path in sorted(found)]
+    """Published checkpoint folders, oldest first. A kill between the two renames of a save leaves the checkpoint that
+    was being replaced under its hidden name; it is one of them until `remove_unfinished` gives it its place again.
+    """
+    found = [path for path in folder.glob("*step-*") if step_of(path) is not None and path.is_dir()]
+    published = {published_name(path): path for path in sorted(found)}  # hidden ones come first and give way
+    return sorted(published.values(), key=lambda path: step_of(path) or 0)
 
 
 def log_spaced(folders: list[Path], points: int) -> list[Path]:
@@ -67,7 +68,7 @@ def find_checkpoint(path: Path, newest: bool = False) -> Path:
     if not folders:
         raise CheckpointError(f"{path}: {_what_is_wrong(path)}")
     best = run.best.read_text(errors="replace").strip() if run.best.is_file() and not newest else ""
-    return next((folder for folder in folders if folder.name == best), folders[-1])
+    return next((folder for folder in folders if published_name(folder) == best), folders[-1])
 
 
 def is_multiple(folder: Path, settings: CheckpointConfig) -> bool:
@@ -84,8 +85,8 @@ def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path] 
         named = {path.read_text(errors="replace").strip() for path in pointers}
         for folder in steps_in(run_dir.checkpoints)[: -settings.keep]:
             if folder.name not in named and not is_multiple(folder, settings) and folder not in spared:
-                doomed = folder.with_name(f".{folder.name}.old")  # renamed first: never half a checkpoint in place
-                os.rename(folder, doomed)
+                doomed = folder.with_name(f".{published_name(folder)}.old")
+                os.rename(folder, doomed)  # first: never half a checkpoint in place
                 shutil.rmtree(doomed, ignore_errors=True)
     except OSError as error:
         log.say(f"{error.filename}: {error.strerror}: an old checkpoint could not be deleted")
@@ -121,8 +122,8 @@ def refuse_to_start_over(run_dir: RunDir) -> None:
 def remove_unfinished(checkpoints: Path) -> None:
     """Remove what killed saves have left. Only the holder of the run's lock may call this."""
     for leftover in checkpoints.glob(".step-*"):
-        final = leftover.with_name(leftover.name.removeprefix(".").removesuffix(REPLACED))
-        if leftover.name.endswith(REPLACED) and not final.exists():  # killed between the two renames
+        final = leftover.with_name(published_name(leftover))
+        if not final.exists():  # killed between the two renames
             os.rename(leftover, final)
         else:
             shutil.rmtree(leftover, ignore_errors=True)

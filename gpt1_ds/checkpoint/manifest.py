@@ -20,6 +20,7 @@ from gpt1_ds.common.files import MOST_JSON, naming, parse_json, sha256_file, wri
 
 FORMAT = 1
 NAME = "manifest.json"
+REPLACED = ".replaced"  # ends the hidden name of an older checkpoint of the same step until the new one is in its place
 LARGEST_JSON = 1 << 28  # bytes; the index of a thousand ranks is a tenth of it
 _KINDS = {
     **{"step": int, "tokens": int, "updates": int, "seed": int, "precision": str, "layout": dict, "files": dict},
@@ -42,7 +43,13 @@ class NewerFormatError(CheckpointError):
 
 def step_of(checkpoint: Path) -> int | None:
     """The step that a checkpoint folder is named after; None for a folder of another name."""
-    return int(name[1]) if (name := re.fullmatch(r"step-(\d{8,})", checkpoint.name)) else None
+    return int(name[1]) if (name := re.fullmatch(r"step-(\d{8,})", published_name(checkpoint))) else None
+
+
+def published_name(checkpoint: Path) -> str:
+    """The name of a checkpoint folder in its place, which one that a save was replacing has lost."""
+    hidden = checkpoint.name.startswith(".") and checkpoint.name.endswith(REPLACED)
+    return checkpoint.name[1 : -len(REPLACED)] if hidden else checkpoint.name
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:

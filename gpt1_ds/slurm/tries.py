@@ -303,4 +303,4 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def newest_step(run_dir: RunDir) -> int:
     """Returns the step of the newest published checkpoint; 0 without one."""
-    return max((step_of(path) or 0 for path in run_dir.checkpoints.glob("step-*")), default=0)
+    return max((step_of(path) or 0 for path in run_dir.checkpoints.glob("*step-*")), default=0)

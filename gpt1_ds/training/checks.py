@@ -72,12 +72,12 @@ class Start:
         return start
 
     def first_acts(self) -> list[str]:
-        """What the run says before its first step, a line each: what it does with its folder, and of its rows and its
-        warm-up.
+        """What the run says before its first step, a line each: what it does with its folder, and of its first state,
+        its rows and its warm-up.
         """
         note = None if self.data is None else row_note(self.config, self.data)
         warmup = schedule.warmup_note(self.config.schedule, self.steps or 0)
-        return [line for line in (str(self.claim), note, warmup) if line]
+        return [line for line in (str(self.claim), self._first_note(), note, warmup) if line]
 
     @cached_property
     def data(self) -> Data | None:
@@ -164,10 +164,15 @@ class Start:
         """Rank 0 says that the run is done, to its job, too."""
         if os.environ.get("RANK", "0") != "0":
             return
+        if note := self._first_note():
+            log.say(note)
         log.say(f"{self.run_dir.path}: done after step {step}")
         if job := os.environ.get("SLURM_JOB_ID"):
             self.run_dir.create(self.config.run.share, job=True)
             write_json(self.run_dir.outcome(job), {"code": 0, "reason": "done", "step": step})
+
+    def _first_note(self) -> str | None:
+        return None if self.claim.replaces else resume.first_note(self.run_dir, self.resolved)
 
     def _has_results(self) -> bool:
         return self.config.task is None or self.run_dir.evaluation.is_file()
@@ -239,8 +244,9 @@ def check_first_state(start: Start) -> None:
     verify_sizes(folder, facts)
     if start.data is not None:
         resume.check_model(config, folder, facts)
-    if key == "checkpoint.resume" and start.data_hash is not None:
+    if key == resume.RESUME and start.data_hash is not None:
         resume.check_data(config, folder, facts, start.data_hash)
+        resume.check_moments(config, folder, facts)
         resume.check_steps_left(config, folder, facts, start.steps or 0)
 
 

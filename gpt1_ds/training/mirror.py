@@ -242,7 +242,7 @@ class Copies:
             self._said.put(("copied", {"step": manifest.step_of(folder), **told}))
 
     def _copy(self, folder: Path) -> bool:
-        return store.copy(folder, self.place.below(f"checkpoints/{folder.name}"))
+        return store.copy(folder, self.place.below(f"checkpoints/{manifest.published_name(folder)}"))
 
     def _records(self) -> list[Path]:
         run = self.run_dir

@@ -16,7 +16,7 @@ from gpt1_ds.checkpoint.folders import find_checkpoint, refuse_to_start_over, st
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config, ModelConfig, load_carried
+from gpt1_ds.config import Config, ModelConfig, load_carried, load_recorded
 from gpt1_ds.config.load import default_name, named
 from gpt1_ds.config.model import PROBE_POSITIONS
 from gpt1_ds.config.sections import LENGTH_KEYS
@@ -54,7 +54,9 @@ MAY_CHANGE = (
 )
 
 
-CONTEXT = "model.context"
+CONTEXT, RESUME = "model.context", "checkpoint.resume"
+ITS_STATE = ("model.", "objective.", "data.", "task.", "optimizer.name")  # what another state comes of
+ALIKE = ("adamw", "adam2018", "lamb")  # optimizers that keep the same means: of every gradient and of its square
 FEW = 5  # keys that are named one by one
 
 
@@ -70,7 +72,7 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]], grows: bool = False)
     """
     wrong = forbidden(changed, grows)
     way_out = "set it back, choose another run.name, or begin anew with checkpoint.resume=never"
-    if not any(key.startswith(("model.", "objective.", "data.", "task.")) for key in wrong):  # its state is of use
+    if not any(key.startswith(ITS_STATE) for key in wrong):  # its state is of use
         way_out = f"to continue with it in a new folder: run.name=NEW checkpoint.resume={folder}; or {way_out}"
     if len(wrong) > FEW:  # not the same run with a slip, but another one
         shown = ", ".join(list(wrong)[:FEW])
@@ -116,7 +118,7 @@ def named_checkpoint(config: Config) -> tuple[str, str] | None:
     settings = config.checkpoint
     if settings.init_from is not None:
         return "checkpoint.init_from", settings.init_from
-    return None if settings.resume in ("auto", "never") else ("checkpoint.resume", settings.resume)
+    return None if settings.resume in ("auto", "never") else (RESUME, settings.resume)
 
 
 def model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
@@ -159,6 +161,55 @@ def newest_readable(run_dir: RunDir) -> Path | None:
     return None
 
 
+def first_note(run_dir: RunDir, config: Config) -> str | None:
+    """Says that a run which continues from its own checkpoint does not read the one that it is newly told to begin
+    with, or which rows a run reads that resumes another one's; None where it is told what it was told before, as a
+    requeued job is, and where its rows are the next ones.
+    """
+    if (asked := named_checkpoint(config)) is None:
+        return None
+    own, (key, source) = newest_readable(run_dir), asked
+    if own is None:
+        return _rows_note(config, source) if key == RESUME and config.task is None else None
+    if not run_dir.config.is_file() or asked == named_checkpoint(load_recorded(run_dir.config)):
+        return None
+    if key == RESUME and Path(source).resolve() in (run_dir.path.resolve(), own.resolve()):
+        return None
+    return (
+        f"{run_dir.path} has checkpoints of its own and continues from {manifest.published_name(own)}: {key}={source} "
+        "is not read; to begin with it choose another run.name"
+    )
+
+
+def _rows_note(config: Config, source: str) -> str | None:
+    """Batch k is a function of its number, the seed and the data, not of what a checkpoint has read before it."""
+    folder = find_checkpoint(Path(source), newest=True)
+    facts, before = manifest.read(folder), load_carried(folder / "config.yaml")
+    step, seed = facts["step"], facts["seed"]
+    orders = [_order(seed, before), _order(config.run.seed, config)]
+    changed = [f"{key} {old} -> {new}" for key, old in orders[0].items() if old != (new := orders[1][key])]
+    if changed:
+        return (
+            f"{RESUME}={source}: {', '.join(changed)}: the rows come in another order than that in which it has read "
+            f"{before.batch_sizes.before(step + 1)} of them by step {step}; some are read again, others later"
+        )
+    read, begins = (one.batch_sizes.before(step + 1) for one in (before, config))
+    if read == begins:
+        return None
+    what = f"{begins - read} rows are skipped" if begins > read else f"{read - begins} rows are read again"
+    return (
+        f"{RESUME}={source}: it had read {read} rows of text by step {step}, this run's batches begin at row {begins}: "
+        f"{what}"
+    )
+
+
+def _order(seed: int, config: Config) -> dict[str, Any]:
+    """What the order of rows depends on besides the text, by key."""
+    data, weights = config.data, [one.weight for one in config.data.path]
+    keys = {f"data.{key}": getattr(data, key) for key in ("text", "unique_tokens", "offsets")}
+    return {"run.seed": seed, CONTEXT: config.model.context, "data.path weights": weights, **keys}
+
+
 def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:
     """Raise ConfigError where a run cannot continue from the state in `folder`, which was trained on other data."""
     if facts["hashes"]["data"] != here:
@@ -173,6 +224,20 @@ def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: s
             f"{folder}: was trained with another tokenizer than that of data.path={config.data.path[0].path}, so its "
             f"ids mean other pieces; build the data with the checkpoint's: gpt1-ds data build --tokenizer "
             f"{folder / 'tokenizer'}"
+        )
+
+
+def check_moments(config: Config, folder: Path, facts: dict[str, Any]) -> None:
+    """Raise ConfigError where the optimizer keeps other means of the gradients than that of the state in `folder`,
+    which is resumed. A state before the first update has none.
+    """
+    now, before = config.optimizer.name, load_carried(folder / "config.yaml").optimizer.name
+    is_alike = now == before or (now in ALIKE and before in ALIKE)
+    if not is_alike and facts["updates"] > 0:
+        raise ConfigError(
+            f"optimizer.name={now}: {RESUME}={config.checkpoint.resume} has the means of gradients that "
+            f"optimizer.name={before} keeps, which are others; set it back, or take the weights alone: "
+            f"checkpoint.init_from={config.checkpoint.resume}"
         )
 
 

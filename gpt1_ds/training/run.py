@@ -109,6 +109,8 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
             run_dir.add_event("changed", key=key, before=before, now=now)
         if any(run_dir.checkpoints.iterdir()) and (note := resume.length_note(changed)):
             log.say(note)
+    if note := resume.first_note(run_dir, config):
+        log.say(note)
     write_atomic(run_dir.config, to_yaml(config))
     environment = provenance.environment(compiles(config))
     if run_dir.environment.exists():

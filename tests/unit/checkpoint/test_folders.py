@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are taken when only some of them are wanted."""
+"""Which folders are checkpoints of a run, and which are taken when only some of them are wanted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.checkpoint.folders import log_spaced
+from gpt1_ds.checkpoint.folders import find_checkpoint, log_spaced, remove_unfinished, steps_in
 
 
 def steps(given: list[int], points: int) -> list[int]:
@@ -27,3 +27,15 @@ def steps(given: list[int], points: int) -> list[int]:
 )
 def test_even_on_a_log_scale(given: list[int], points: int, wanted: list[int]) -> None:
     assert steps(given, points) == wanted
+
+
+def test_one_that_a_killed_save_was_replacing_is_a_checkpoint(tmp_path: Path) -> None:
+    """It has its place again when the run starts; where the new one has it, the old one is none."""
+    places = tmp_path / "checkpoints"
+    for name in ("step-00000004", ".step-00000008.replaced", ".step-00000008.0a1b.tmp", ".step-00000004.replaced"):
+        (places / name).mkdir(parents=True)
+    (places / "best").write_text("step-00000008\n")
+    assert [path.name for path in steps_in(places)] == ["step-00000004", ".step-00000008.replaced"]
+    assert find_checkpoint(tmp_path).name == ".step-00000008.replaced"
+    remove_unfinished(places)
+    assert sorted(path.name for path in places.iterdir()) == ["best", "step-00000004", "step-00000008"]

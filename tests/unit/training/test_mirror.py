@@ -114,3 +114,11 @@ def test_by_hand_it_needs_a_run(tmp_path: Path) -> None:
         mirror.copy_run(tmp_path, f"file://{tmp_path}/store")
     with pytest.raises(ConfigError, match=r"ADDRESS=s4://a: Protocol not known: s4; look at the address"):
         mirror.fetch_run("s4://a", tmp_path / "run")
+
+
+def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("store"))
+    newest = tmp_path / "run" / "checkpoints" / "step-00000006"
+    newest.rename(newest.with_name(f".{newest.name}.replaced"))
+    there = mirror.copy_run(tmp_path / "run", f"file://{tmp_path}/store")
+    assert store.whole(there.names()) == ["step-00000002", "step-00000004", "step-00000006"]

@@ -1,10 +1,15 @@
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from gpt1_ds.checkpoint import manager
+from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.training import resume
 from gpt1_ds.training.checks import Start
@@ -89,3 +94,124 @@ def test_another_length_is_said_with_what_follows() -> None:
         "its start"
     )
     assert resume.length_note(resume.changes(before, load([], ["train.steps=100", "train.log_every=3"]))) is None
+
+
+def test_a_kill_between_the_two_renames_of_a_save_refuses_no_run(
+    tiny_data: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint that was being replaced was the only one."""
+    words = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
+    assert pretrain(words, 1) == 0
+    run_dir, rename = RunDir(Path("runs/old")), os.rename
+    final, temporary = run_dir.checkpoint(5), run_dir.checkpoints / ".step-00000005.0a1b.tmp"
+    shutil.copytree(final, temporary)
+
+    def killed(source: Path, place: Path) -> None:
+        if source == temporary:
+            raise KeyboardInterrupt
+        rename(source, place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager.os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            manager.commit(temporary, final, run_dir.latest)
+    assert not final.exists()
+    words = [*words, "train.steps=7"]
+    before = sorted(run_dir.path.rglob("*"))
+    assert main(["pretrain", *words, "--dry-run"]) == 0
+    with pytest.raises(ConfigError, match=r"optimizer\.lr was"):
+        Start(configuration([*words, "optimizer.lr=1e-4"]), 1).check()
+    assert sorted(run_dir.path.rglob("*")) == before, "the checks change nothing"
+    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert [line["step"] for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"] == [1, 2, 3, 4, 5, 6, 7]
+    assert [path.name for path in steps_in(run_dir.checkpoints)] == ["step-00000005", "step-00000007"]
+    assert not list(run_dir.checkpoints.glob(".*"))
+
+
+def test_a_checkpoint_that_is_not_read_is_said(
+    tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run continues its own; whoever names another checkpoint than before is told, by the dry run, too."""
+    words = [*TINY, f"data.path={tiny_data}"]
+    for name, steps in (("other", 2), ("own", 3)):
+        assert pretrain([*words, f"run.name={name}", f"train.steps={steps}"], 1) == 0
+
+    run_dir = RunDir(Path("runs/own"))
+
+    def said(*more: str) -> list[set[str]]:
+        """By the dry run, and by the run, whose ranks speak in its log."""
+        found = []
+        for run in (["--dry-run"], ["--nproc", "1"]):
+            run_dir.rank_log(0).write_text("")
+            assert main(["pretrain", *words, "run.name=own", *more, *run]) == 0
+            out = "".join((*capfd.readouterr(), run_dir.rank_log(0).read_text()))
+            found.append(set(re.findall(r"runs/own has checkpoints .*", out)))
+        return found
+
+    for key, own, steps in (
+        ("checkpoint.resume", "step-00000003", 3),
+        ("checkpoint.resume", "step-00000003", 4),
+        ("checkpoint.init_from", "step-00000004", 5),
+    ):
+        line = (
+            f"runs/own has checkpoints of its own and continues from {own}: {key}=runs/other is not read; to begin "
+            "with it choose another run.name"
+        )
+        assert said(f"{key}=runs/other", f"train.steps={steps}") == [{line}, {line}], "a run that is done, too"
+    assert said("checkpoint.init_from=runs/other", "train.steps=6") == [set(), set()], "the same command again"
+    assert said("checkpoint.resume=runs/own", "train.steps=7") == [set(), set()], "it is read"
+    assert said("checkpoint.init_from=runs/other", "checkpoint.resume=never", "train.steps=2") == [set(), set()]
+    assert main(["pretrain", *words, "run.name=new", "checkpoint.resume=runs/other", "train.steps=3", "--dry-run"]) == 0
+    assert "is not read" not in capfd.readouterr().out
+
+
+def test_the_state_of_another_optimizer_is_refused(
+    tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its means of gradients are others; where they are the same ones, and before the first update, a run begins."""
+    words = [*TINY, f"data.path={tiny_data}", "train.steps=2", "guard.on_spike=rollback"]
+    for name in ("adamw", "muon", "adafactor"):
+        assert pretrain([*words, f"run.name={name}", f"optimizer.name={name}"], 1) == 0
+    words[-2:] = ["train.steps=3"]
+    shutil.copytree("runs/adamw/checkpoints/step-00000000", "begun")
+    for before, now in (("adamw", "muon"), ("adamw", "adafactor"), ("muon", "adamw"), ("adafactor", "lamb")):
+        for run in (["--dry-run"], ["--nproc", "1"]):
+            more = [f"run.name={before}-{now}", f"checkpoint.resume=runs/{before}", f"optimizer.name={now}"]
+            assert main(["pretrain", *words, *more, *run]) == 2
+            assert capfd.readouterr().err.splitlines() == [
+                f"gpt1-ds: optimizer.name={now}: checkpoint.resume=runs/{before} has the means of gradients that "
+                f"optimizer.name={before} keeps, which are others; set it back, or take the weights alone: "
+                f"checkpoint.init_from=runs/{before}"
+            ]
+    for source, now in (("runs/adamw", "adam2018"), ("runs/adamw", "lamb"), ("begun", "muon")):
+        more = [f"run.name={now}", f"checkpoint.resume={source}", f"optimizer.name={now}", "run.dir=again"]
+        assert main(["pretrain", *words, *more, "--nproc", "1"]) == 0
+    with pytest.raises(ConfigError, match=r"optimizer\.name was 'adamw' and is now 'muon'; set it back, choose"):
+        resume.check("runs/x", resume.changes(load([], []), load([], ["optimizer.name=muon"])))
+
+
+def test_rows_that_are_not_the_next_ones_are_said(
+    tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [*TINY, f"data.path={tiny_data}"]
+    assert pretrain([*words, "run.name=old", "train.steps=2"], 1) == 0
+    words += ["train.steps=3", "checkpoint.resume=runs/old"]
+    begins = "checkpoint.resume=runs/old: it had read 16 rows of text by step 2, this run's batches begin at row"
+    for name, more, line in (
+        ("a", ["train.global_batch=16"], f"{begins} 32: 16 rows are skipped"),
+        ("b", ["train.global_batch=4"], f"{begins} 8: 8 rows are read again"),
+        ("c", ["train.batch_warmup=4", "train.batch_warmup_tokens=100k"], f"{begins} 8: 8 rows are read again"),
+        (
+            "d",
+            ["run.seed=7"],
+            "checkpoint.resume=runs/old: run.seed 1 -> 7: the rows come in another order than that in which it has "
+            "read 16 of them by step 2; some are read again, others later",
+        ),
+        ("e", ["optimizer.lr=1e-4"], ""),
+    ):
+        assert main(["pretrain", *words, *more, f"run.name={name}", "--dry-run"]) == 0
+        said = re.findall(r"checkpoint\.resume=runs/old: .*", capfd.readouterr().out)
+        assert said == ([line] if line else [])
+        if name in "ad":
+            assert main(["pretrain", *words, *more, f"run.name={name}", "--nproc", "1"]) == 0
+            assert line in RunDir(Path("runs", name)).rank_log(0).read_text()
