@@ -301,10 +301,8 @@ def learning_rates(study: ScalingResults, sizes: SizeColours) -> Drawing:
         style = {"linewidth": 1.2, "linestyle": LINES[number % 4], "label": f"N = {count(n)}, D = {count(d)}"}
         figures.curve(axes, done, _rate, sizes(n), **style)
         gone = [_rate(cell) for cell in study.cells if not cell.done and point(cell) == key]  # seeds of each rate
-        _, loss, rate = min(
-            (sum(math.isclose(rate, other, rel_tol=1e-6) for other in gone), loss, rate)
-            for rate, loss in zip(*figures.means(done, _rate), strict=True)
-        )
+        means = zip(*figures.means(done, _rate), strict=True)
+        _, loss, rate = min((sum(math.isclose(at, x, rel_tol=1e-6) for x in gone), loss, at) for at, loss in means)
         axes.plot(rate, loss, "*", color=sizes(n), markersize=14, markeredgecolor="black", zorder=4)
     shown = [cell for cells in families.values() for cell in cells]
     lost = [cell for cell in shown if not cell.done]
@@ -314,8 +312,7 @@ def learning_rates(study: ScalingResults, sizes: SizeColours) -> Drawing:
         cross = {**figures.CROSS, "color": sizes(cell.n), "label": "_"}
         axes.plot(_rate(cell), 0.98 - 0.045 * (row % 6), transform=axes.get_xaxis_transform(), **cross)
     figures.finish_loss(axes, "learning rate (highest of the schedule)", say="{:.2g}".format)
-    text = "Loss against learning rate; star: the best tried, of those that lost fewest seeds."
-    text += " A star at an end says that the best may lie beyond."
+    text = "Loss against learning rate; star: the best of what lost fewest seeds. At an end, the best may lie beyond."
     return Drawing(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)
 
 
