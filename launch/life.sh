@@ -6,7 +6,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   if [ -z "$job" ]; then
     exec "${program[@]}" "$@" --nproc "${NPROC:-$ranks_per_node}"
   fi
-  local folder verdict code=0 status=0 ended='' again=0 what bad chain
+  local folder verdict code=0 status=0 ended='' trapped='' again=0 what bad chain
   chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-${SLURM_RESTART_COUNT:-0}}"
     --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries"
     --restarts "$restarts" --launcher "$launcher")
@@ -17,8 +17,8 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     exit $code
   }
   export GPT1_DS_RUN=$folder # where what is started from here on leaves word of a fault
-  trap 'touch -- "$folder/STOP.$job"' USR1                # the limit is near, or somebody asks: save and hand over
-  trap 'ended=cancelled; touch -- "$folder/STOP.$job"' TERM # scancel and preemption: save if there is time
+  trap 'trapped=1; touch -- "$folder/STOP.$job"' USR1 # the limit is near, or somebody asks: save and hand over
+  trap 'trapped=1 ended=cancelled; touch -- "$folder/STOP.$job"' TERM # scancel and preemption: save if there is time
   limit
   [ "$health_check" = 0 ] || check "$folder/slurm" "$spare_nodes" || status=1
   while :; do
@@ -36,13 +36,14 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   exit "$code"
 }
 
-ranks() { # FOLDER RESTART VERB WORD...: on every node; sets `status`, which is a variable of `train`
+ranks() { # FOLDER RESTART VERB WORD...: on every node; sets `status`, a variable of `train` as `trapped` is
   meet "$2"
   echo "job $job on ${chosen:-$SLURM_JOB_NODELIST}: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
   { every_node "${node[@]}" "${@:3}" 2>&1 >&3 | keep "$1/slurm/ended-$job.txt"; } 3>&1 & # a pipe: `wait` is for `keep` too
-  while :; do # a trap ends `wait`, not the ranks
+  trapped=1
+  while [ -n "$trapped" ]; do # a trap ends `wait` with a status of its own; the next one has that of the ranks
+    trapped=''
     wait $! && status=0 || status=$?
-    kill -0 $! 2>/dev/null || break
   done
 }
 

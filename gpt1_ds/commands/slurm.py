@@ -54,9 +54,11 @@ def passed_on(options: argparse.Namespace) -> tuple[argparse.Namespace, list[str
 
 
 def _submit(options: argparse.Namespace) -> int:
+    from gpt1_ds.config.validate import secret_words
     from gpt1_ds.slurm import submit
 
     own, words = passed_on(options)
+    ConfigError.raise_all(secret_words(words))
     sweep, last, after_trial = _sweep_of(options.program, words, own)
     if sweep is not None:
         return _submit_cells(sweep, last, after_trial, own)

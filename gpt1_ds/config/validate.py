@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -321,9 +321,8 @@ def cpu_problems(config: Config) -> Iterator[str]:
         yield "model.attention=fused needs CUDA; leave it out for the exact kernel"
 
 
-WAY_OUT = (
-    "a configuration is saved in many places; export it before submitting, or let slurm.setup source a file of yours"
-)
+_OTHER_WAY = "export it before submitting, or let slurm.setup source a file of yours"
+WAY_OUT = f"a configuration is saved in many places; {_OTHER_WAY}"
 _NAME = re.compile(  # of a variable or option whose value is secret
     r"""SECRET | PASSW(?:OR)?D | PASSPHRASE | CREDENTIAL | (?:TOKEN|APIKEY)S?(?![A-Z])
     | (?<![A-Z])(?:KEY|PASS|PWD|PW|O?AUTH|AUTHORIZATION|COOKIE|BEARER)S?(?![A-Z])""",
@@ -337,6 +336,7 @@ _OPTION = re.compile(rf"(?<![\w-])--([A-Za-z][\w-]*)(?:=|\s+(?!-)){_WORD}")
 _LOGIN = re.compile(r"\bwandb\s+login\s+(?!-)[^\s$;&|]+|\bcurl\b.*\s-u\s*[^\s$:]+:[^\s$]+")
 _ADDRESS = re.compile(r"://[^/\s:@$]*:(?!\$)[^/\s@]+@|https?://(?!\$)[^/\s:@]+@")
 _QUERY = re.compile(r"://\S*\?(\S+)")
+_PLAIN_NAME = re.compile(r"(?:--)?[a-z][a-z_.-]{0,60}")  # of an option or a key
 _SIGNATURES = ("sig", "signature", "x-amz-signature", "x-goog-signature")
 _ISSUED = re.compile(  # tokens that say by their form what they are
     r"""(?<![\w-])(?:hf_[A-Za-z0-9]{20,} | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
@@ -351,6 +351,18 @@ def secret_problems(config: Any) -> Iterator[str]:
     for key, text in _texts(config):
         if what := _secret_in(text, is_shell=key.startswith("slurm.")):
             yield f"{key}: {what}: {WAY_OUT}"
+
+
+def secret_words(words: Sequence[str]) -> Iterator[str]:
+    """One line per word of a job's command that seems to hold a secret, which the line does not repeat."""
+    before = "the command"
+    for word in words:
+        option, equals, _ = word.partition("=")
+        is_named = bool(equals and _PLAIN_NAME.fullmatch(option))
+        if what := _secret_in(word, is_shell=False):
+            yield f"{option if is_named else before}: {what}: the words of a job are saved in its folder; {_OTHER_WAY}"
+        if word.startswith("--"):
+            before = option if _PLAIN_NAME.fullmatch(option) else "an option"
 
 
 def is_secret_name(name: str) -> bool:

@@ -70,7 +70,7 @@ def adopt(
 
 
 def _prefix(name: str | Path) -> Path:
-    path = Path(name).resolve()
+    path = Path(name).absolute()  # a link's own name: what it leads to may have another, and another neighbour
     return path.with_suffix("") if path.suffix in ENDINGS else path
 
 
@@ -86,7 +86,7 @@ def _adopt_split(
         documents = _documents(shard, tokenizer)
         target = folder / f"{name}-{number:05d}"
         for ending in ENDINGS:
-            source, place = Path(f"{prefix}{ending}"), Path(f"{target}{ending}")
+            source, place = Path(f"{prefix}{ending}").resolve(), Path(f"{target}{ending}")
             shutil.copyfile(source, place) if copy else place.symlink_to(source)
         entry["shards"].append(
             {

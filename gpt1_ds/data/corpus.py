@@ -16,6 +16,7 @@ import ast
 import contextlib
 import hashlib
 import inspect
+import os
 import platform
 import re
 import sysconfig
@@ -88,7 +89,8 @@ _BLANK_LINE = re.compile(rb"\n[ \t]*\r?\n")
 def find_inputs(words: Sequence[str | Path], text_key: str = TEXT_KEY) -> list[Input]:
     """The files of each --input, in the order given, a folder's by path; `text_key` is where rows and lines have text.
 
-    Raises DataError for what is missing, of an unknown kind, or a folder without usable files, all of them at once.
+    Raises DataError for what is missing, of an unknown kind or not readable, or a folder without usable files, all of
+    them at once.
     """
     found: list[Input] = []
     problems: list[str] = []
@@ -115,8 +117,7 @@ def _find(word: str, text_key: str) -> Input:
     if path.is_dir() and tables.is_saved(path):
         return tables.find(path, text_key)
     if path.is_dir():
-        below = sorted(child.relative_to(path) for child in path.rglob("*") if _kind(child.name) and child.is_file())
-        seen = [name for name in below if not any(part.startswith(".") for part in name.parts)]
+        seen = sorted(_files_below(path))
         for name in seen:
             _check_name(name.as_posix())
         if not seen:
@@ -127,6 +128,26 @@ def _find(word: str, text_key: str) -> Input:
     if not _kind(path.name):
         raise DataError(f"{word}: of no known kind; rename it to end in {_USABLE}")
     return Input(path.name, (_source(path, path.name, text_key),))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yields the path within `folder` of each file of a known kind, hidden ones apart.
+
+    Raises DataError for a link of that name to nothing, and for a folder that may not be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, PermissionError):
+            raise error
+        raise DataError(f"{error.filename}: permission denied; make this folder readable, or move it away") from None
+
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(place, name) for name in names if _kind(name) and not name.startswith(".")):
+            if path.is_file():
+                yield path.relative_to(folder)
+            elif path.is_symlink() and not path.exists():
+                raise DataError(f"{path}: a link to a file that is not there; mend it, or remove it")
 
 
 def _check_name(name: str) -> None:

@@ -1,9 +1,10 @@
 """Where sentences end: rules for English and what is written like it, in one pass over the text.
 
-A line end always ends a sentence; so text that is wrapped at a column has to be unwrapped. Else a sentence ends at
-`.`, `!`, `?` or `...`, with closing quotes and brackets after it, before a blank and what does not begin in lower case;
-but not after an abbreviation, initials, or the number of a list. A border lies before the blanks between two sentences,
-where every tokenizer can cut (`Tokenizer.encode_part`): it changes no token.
+A line end ends a sentence; so text that is wrapped at a column has to be unwrapped. Else a sentence ends at `.`, `!`,
+`?` or `...`, with closing quotes and brackets after it, before a blank and what does not begin in lower case; but not
+after an abbreviation, initials, or the number of a list. A border lies before the blanks between two sentences, where
+every tokenizer can cut (`Tokenizer.encode_part`): it changes no token. So there is none where the blanks begin with a
+tab or a no-break space.
 
 Measured on novels: 20 million letters a second (pysbd 0.3.4: 0.14 million).
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from gpt1_ds.data.reading import PIECE_LETTERS, Piece
 
-SPLITTER, SPLITTER_VERSION = "rules", 1  # a change of any border is a new version
+SPLITTER, SPLITTER_VERSION = "rules", 2  # a change of any border is a new version
 _CLOSING = "\"'\u201d\u2019\u00bb)\\]}_*"
 _OPENING = "\"'\u201c\u2018\u00ab([{_*-\u2013\u2014\u00a1\u00bf"
 _CANDIDATE = re.compile(rf"[.!?\u2026\u061f\u0964][{_CLOSING}]*( +)(?=\S)|\n\s*(?=\S)")
@@ -45,7 +46,7 @@ def borders(text: str) -> list[int]:
         if match[1] is None:  # a line end
             while at > begin and text[at - 1] == " ":
                 at -= 1
-            is_border = at > begin and (begin > 0 or not text[:at].isspace())
+            is_border = at > begin and not text[at - 1].isspace()  # a byte-level token may be both
         else:
             is_border, at = _ends_sentence(text, begin, match), match.start(1)
         if is_border:

@@ -19,13 +19,15 @@ newlines, clitics or titles. Measured against our exact encoder on novels of the
 runs here, with the template that it has for a text or a pair of texts. The tokenizer of a model that continues text
 puts nothing around it. A SentencePiece model that is neither ours nor T5's has no such form.
 
-Control symbols are declared special, and `split_special_tokens` makes their text in an input ordinary text again, but
-where there are sentinels, which a text may name.
+Control symbols are declared special, and `split_special_tokens` makes their text in an input ordinary text again. It
+does not where there are sentinels, which a text may name, nor in an imported unigram model, which has their names as
+pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
@@ -122,10 +124,27 @@ def unigram_json(tokenizer: Tokenizer) -> dict[str, Any]:
     special = {UNKNOWN: tokenizer.unknown_id, **tokenizer.symbols}
     last = tokenizer.vocab_size - 1
     special |= {f"<extra_id_{k}>": last - k for k in reversed(range(tokenizer.special_ids.sentinels or 0))}
-    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
+    splits = [
+        {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False},
+        {"type": "Split", "pattern": _inside_names(tokenizer), "behavior": "MergedWithPrevious", "invert": False},
+    ]
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     model = {"type": "Unigram", "unk_id": tokenizer.unknown_id, "vocab": tokenizer.scored, "byte_fallback": True}
-    return tokenizer_json.whole(special, None, split, decoder, model, tokenizer_json.ended(special, tokenizer.eod_id))
+    cut = {"type": "Sequence", "pretokenizers": splits}
+    return tokenizer_json.whole(special, None, cut, decoder, model, tokenizer_json.ended(special, tokenizer.eod_id))
+
+
+def _inside_names(tokenizer: SentencePieceUnigram) -> dict[str, str]:
+    """Returns a pattern for the beginning of every name that is no text, such as `<eod>` and `<0x41>`: the library's
+    unigram model would take the name for the symbol or byte, SentencePiece does not. Where a name can be cut without
+    cutting a piece of text, the pattern ends there, else after its `<`.
+    """
+    inside = {pair for piece in tokenizer.merged_pieces for pair in pairwise(piece)}
+    ends: dict[str, list[str]] = {}
+    for name, _ in tokenizer.scored[: tokenizer.first_byte + 256]:
+        at = next((at for at in range(1, len(name)) if (name[at - 1], name[at]) not in inside), 1)
+        ends.setdefault(name[:at], []).append(name[at:])
+    return {"Regex": "|".join(f"{begin}(?={'|'.join(rest)})" for begin, rest in ends.items())}
 
 
 def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:

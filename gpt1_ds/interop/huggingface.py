@@ -201,6 +201,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         remarks.append(f"{', '.join(names)} left out, as --task {task} says")
         wanted = {file: {n: facts for n, facts in one.items() if n not in names} for file, one in wanted.items()}
     settings = Settings(config, external.read_object(config), family.title)
+    _check_first(settings, model, tokenizer)
     kind = None if task == hf_task.NONE else hf_task.token_kind(settings, family)
     if kind is not None:
         family = family.with_token_head(kind)
@@ -220,6 +221,16 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         vector = sentence_folder.completed(sentence, model, _around(source, tokenizer))
         remarks += [*sentence.remarks, f"vectors of at most {vector.limit} tokens: {vector}"]
     return Imported("hf", source, model, weights, tuple(remarks), parts.head, tuned, vector, own), tokenizer
+
+
+def _check_first(settings: Settings, model: ModelConfig, tokenizer: Path) -> None:
+    """Raises CheckpointError for a decoder that begins with another id than ours does."""
+    first, pad = settings.values.get("decoder_start_token_id"), read_metadata(tokenizer).special_ids.pad
+    if model.kind == "encoder_decoder" and first not in (None, pad):
+        raise CheckpointError(
+            f"{settings.path}: decoder_start_token_id {first!r:.60}: a decoder begins with the padding symbol here, "
+            f"which is {pad} in {tokenizer}; pass --tokenizer with one whose <pad> it is"
+        )
 
 
 def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -41,6 +41,7 @@ MODES: dict[str, AnyPooling] = {  # keys of versions 2 to 5, in the order in whi
 _TENSORS = {"linear.weight": "weight", "linear.bias": "bias", "residual.weight": "residual"}
 _NORM_TENSORS = {"norm.weight": "weight", "norm.bias": "bias"}
 _VECTOR = "sentence_embedding"
+_MOST_PROMPTS = 4  # that are named
 
 _CARD = """---
 library_name: sentence-transformers
@@ -193,10 +194,12 @@ def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[s
         return "", None, ()
     path = external.inside(source, SETTINGS)
     values = external.read_object(path)
-    name, prompts = values.get("default_prompt_name"), values.get("prompts")
-    prompt = prompts.get(name, "") if isinstance(prompts, dict) and name is not None else ""
-    if not isinstance(prompt, str):
-        raise CheckpointError(f"{path}: the prompt {name!r:.60} is {prompt!r:.60}, not text")
+    name, prompts = values.get("default_prompt_name"), values.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise CheckpointError(f"{path}: prompts {prompts!r:.60} are not names with texts")
+    if name is not None and name not in list(prompts):
+        raise CheckpointError(f"{path}: default_prompt_name {name!r:.60} is none of its prompts")
+    prompt = prompts[name] if name is not None else ""
     if prompt and not pooling.includes_prompt:
         raise CheckpointError(
             f"{pooling.path}: include_prompt=false: vectors without their prompt {prompt!r:.60} are not known here"
@@ -205,11 +208,14 @@ def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[s
     if size is not None and (type(size) is not int or size < 1):
         raise CheckpointError(f"{path}: truncate_dim {size!r:.60} is not a whole number from 1")
     similarity = values.get("similarity_fn_name")
-    remarks: tuple[str, ...] = ()
+    remarks: list[str] = []
     if similarity not in (None, "cosine"):
-        remarks = (
-            f"its similarity is {similarity!r:.40}: search and evaluate --sts take the cosine of the same vectors",
+        remarks.append(
+            f"its similarity is {similarity!r:.40}: search and evaluate --sts take the cosine of the same vectors"
         )
+    if others := [f"{other!r:.40} ({text!r:.60})" for other, text in prompts.items() if text and other != name]:
+        remarks.append(f"its prompts {', '.join(others[:_MOST_PROMPTS])} are left out: begin texts with them yourself")
+    return prompt, size, tuple(remarks)
     return prompt, size, remarks
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,16 +290,19 @@ def repetition(study: ScalingResults, sizes: SizeColours) -> Drawing:
 def learning_rates(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss against learning rate per size and budget; the best marked, diverged ones at the top edge."""
     tried = (cell for cell in study.cells if cell.learning_rate and (cell.done or cell.outcome == DIVERGED))
-    families = _families(tried, lambda cell: (cell.n, cell.d, cell.u, cell.layers, cell.width), _rate)
+    point = attrgetter("n", "d", "u", "layers", "width")
+    families = _families(tried, point, _rate)
     families = {key: cells for key, cells in families.items() if any(cell.done for cell in cells)}
     if not families:
         raise NoDataError("no size and budget was trained with more than one learning rate")
     figure, (axes,) = figures.subplots(1, width=6.8)
-    for number, ((n, d, *_), cells) in enumerate(sorted(families.items(), key=lambda family: family[0][:3])):
-        done = [cell for cell in cells if cell.done]
+    for number, (key, cells) in enumerate(sorted(families.items(), key=lambda family: family[0][:3])):
+        (n, d, *_), done = key, [cell for cell in cells if cell.done]
         style = {"linewidth": 1.2, "linestyle": LINES[number % 4], "label": f"N = {count(n)}, D = {count(d)}"}
         figures.curve(axes, done, _rate, sizes(n), **style)
-        loss, rate = min((loss, rate) for rate, loss in zip(*figures.means(done, _rate), strict=True))
+        gone = [_rate(cell) for cell in study.cells if not cell.done and point(cell) == key]  # seeds of each rate
+        means = zip(*figures.means(done, _rate), strict=True)
+        _, loss, rate = min((sum(math.isclose(at, x, rel_tol=1e-6) for x in gone), loss, at) for at, loss in means)
         axes.plot(rate, loss, "*", color=sizes(n), markersize=14, markeredgecolor="black", zorder=4)
     shown = [cell for cells in families.values() for cell in cells]
     lost = [cell for cell in shown if not cell.done]
@@ -308,7 +312,7 @@ def learning_rates(study: ScalingResults, sizes: SizeColours) -> Drawing:
         cross = {**figures.CROSS, "color": sizes(cell.n), "label": "_"}
         axes.plot(_rate(cell), 0.98 - 0.045 * (row % 6), transform=axes.get_xaxis_transform(), **cross)
     figures.finish_loss(axes, "learning rate (highest of the schedule)", say="{:.2g}".format)
-    text = "Loss against learning rate; star: the best tried. A star at an end says that the best may lie beyond."
+    text = "Loss against learning rate; star: the best of what lost fewest seeds. At an end, the best may lie beyond."
     return Drawing(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)
 
 

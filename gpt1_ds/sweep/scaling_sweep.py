@@ -142,16 +142,20 @@ def _row(trial: ScalingTrial, ranks: int) -> dict[str, Any]:
 
 
 def mark_best_rates(found: Sequence[dict[str, Any]]) -> None:
-    """best_rate is 0 where the same point has a lower mean loss at another learning rate."""
+    """best_rate is 0 where the same point lost fewer seeds, or has a lower mean loss, at another learning rate: the
+    mean of the seeds that did not diverge is that of the lucky ones.
+    """
     losses: dict[tuple[int, int, int], dict[float, list[float]]] = {}
+    lost = Counter((row["n"], row["d"], row["u"], row["learning_rate"]) for row in found if row["outcome"] != DONE)
     for row in found:
         if row["outcome"] == DONE:
             point = losses.setdefault((row["n"], row["d"], row["u"]), {})
             point.setdefault(row["learning_rate"], []).append(row["loss"])
+    best = {
+        point: min(rates, key=lambda rate: (lost[*point, rate], fmean(rates[rate]))) for point, rates in losses.items()
+    }
     for row in found:
-        rates = losses.get((row["n"], row["d"], row["u"]), {})
-        best = min(rates, key=lambda rate: fmean(rates[rate]), default=None)
-        row["best_rate"] = int(best is None or row["learning_rate"] == best)
+        row["best_rate"] = int(row["learning_rate"] == best.get((row["n"], row["d"], row["u"]), row["learning_rate"]))
 
 
 def tracking_of(folder: Path) -> TrackingConfig | None:

@@ -97,6 +97,7 @@ def test_what_they_save_comes_back(folders: list[Path], tmp_path: Path) -> None:
         ("relative_attention_num_buckets", 64, "relative_attention_num_buckets 64 is not T5's, 32"),
         ("feed_forward_proj", "gated-silu", "feed_forward_proj 'gated-silu' is not T5's"),
         ("num_layers", 7, "has no encoder.block.2."),
+        ("decoder_start_token_id", 1, "decoder_start_token_id 1: a decoder begins with the padding symbol here"),
     ],
 )
 def test_another_model_is_refused(key: str, value: object, words: str, folders: list[Path], tmp_path: Path) -> None:

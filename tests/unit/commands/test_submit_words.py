@@ -39,6 +39,51 @@ def test_files_are_the_jobs_unless_the_command_reads_some(capsys: pytest.Capture
     assert scoring[-6:] == ["evaluate", "runs/a", "-c", str(site), "--nproc", "2"]
 
 
+ADDRESS = "https://me:s3cr3t-Value@host/a.txt"
+BUILD = ["--tokenizer", "t", "--out", "d"]
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["data", "build", "--input", "a.txt", ADDRESS, *BUILD], "--input"),
+        (["data", "build", f"--input={ADDRESS}", *BUILD], "--input"),
+        (["data", "build", "--input", "https://host/a.txt?page=1&sig=s3cr3t-Value", *BUILD], "--input"),
+        (["evaluate", "runs/a", f"data.path={ADDRESS}"], "data.path"),
+        (["evaluate", ADDRESS], "the command"),
+        (["report", "runs/a", "--out", "hf_" + "s3cr3tValue" * 3], "--out"),
+        (["pretrain", "--sweep", f"data.path={ADDRESS},a"], "data.path"),
+        (["scaling", "run", "fit.yaml", f"data.path={ADDRESS}"], "data.path"),
+    ],
+)
+def test_secrets_among_the_words_are_refused_before_anything_is_saved(
+    words: list[str], place: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["slurm", "submit", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gpt1-ds: {place}: this ")
+    assert line.endswith("saved in its folder; export it before submitting, or let slurm.setup source a file of yours")
+    assert "s3cr3t" not in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_that_only_look_like_secrets_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "sample",
+        "--checkpoint",
+        "runs/a",
+        "--tokens",
+        "50",
+        "--prompt",
+        "The password= is: a key; token=3",
+        "--seed=1",
+    ]
+    assert main(["slurm", "submit", "--dry-run", *words]) == 0
+    words = ["data", "build", "--input", "https://host/a.jsonl?page=1", "s3://b/a@b.txt", "--text-key", "body", *BUILD]
+    assert main(["slurm", "submit", "--dry-run", *words]) == 0
+
+
 def test_jobs_before_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "--dependency=singleton,afterok:7:9" in command(capsys, "pretrain", "--after", "7", "--after", "9")

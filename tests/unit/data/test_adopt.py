@@ -64,6 +64,27 @@ def test_pairs_are_used_as_they_are(tokenizer: Tokenizer, tokenizer_folder: Path
         Dataset(tmp_path / "linked")
 
 
+@pytest.mark.parametrize("ending", ["", ".bin", ".idx"])
+def test_links_to_pairs_of_other_names(
+    ending: str, tokenizer: Tokenizer, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As stores by hash keep files; what is beside the file that a link leads to belongs to another pair."""
+    write_pair(tmp_path / "other", ids_of(tokenizer, DOCUMENTS[:20]))
+    pair = write_pair(tmp_path / "pair", ids_of(tokenizer, DOCUMENTS[20:90]))
+    (tmp_path / "store").mkdir()
+    (tmp_path / "links").mkdir()
+    for name, kept, beside in (("bin", "3f", "idx"), ("idx", "a7", "bin")):
+        Path(f"{pair}.{name}").rename(tmp_path / "store" / f"{kept}.{name}")
+        Path(f"{tmp_path}/other.{beside}").rename(tmp_path / "store" / f"{kept}.{beside}")
+        (tmp_path / "links" / f"books.{name}").symlink_to(f"../store/{kept}.{name}")
+    monkeypatch.chdir(tmp_path)
+    dataset = adopt([f"links/books{ending}"], tokenizer_folder, "out")
+    assert dataset.split("train").documents == 70
+    assert dataset.description["inputs"][0]["name"] == "books"
+    assert (tmp_path / "out" / "train-00000.bin").readlink() == tmp_path / "store" / "3f.bin"
+    verify_dataset(tmp_path / "out")
+
+
 def test_several_sequences_are_sentences(tokenizer: Tokenizer, tokenizer_folder: Path, tmp_path: Path) -> None:
     documents = [[tokenizer.encode("One.").tolist(), [*tokenizer.encode(" Two.").tolist(), tokenizer.eod_id]]] * 3
     dataset = adopt([write_pair(tmp_path / "a", documents)], tokenizer_folder, tmp_path / "out")

@@ -12,6 +12,7 @@ import pytest
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import load
+from gpt1_ds.data import build as builder
 from gpt1_ds.data import split as parts
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset, hash_data
@@ -134,11 +135,23 @@ def test_the_tail_of_a_single_document(tokenizer_folder: Path, tmp_path: Path, u
 def test_borders_change_no_token(kind: Model, tmp_path: Path) -> None:
     text = "\n".join(sentences(300)) + "".join(f"{one}  {other}\n\n" for one, other in pairwise(sentences(50, seed=3)))
     text += ' \n \n  Indented. \n\n\tBy a tab.\t\n "Quoted."  Mr. Two.   Three.\n \n'
+    text += "".join(f"{one}\t\n\n{other} \xa0\n" for one, other in pairwise(sentences(50, seed=4)))
     (tmp_path / "one.txt").write_text(text)
     train_tokenizer([tmp_path / "one.txt"], tmp_path / "tok", vocab_size=450, model=kind)
     for name, with_borders in (("plain", False), ("out", True)):
         build([tmp_path / "one.txt"], tmp_path / "tok", tmp_path / name, 1, 0, split_sentences=with_borders)
     assert content(tmp_path / "out")["train-00000.bin"] == content(tmp_path / "plain")["train-00000.bin"]
+
+
+def test_a_dataset_of_an_older_splitter_is_named(
+    paragraphs: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(builder, "SPLITTER_VERSION", SPLITTER_VERSION - 1)
+        build([paragraphs], tokenizer_folder, tmp_path / "out", 1, split_sentences=True)
+    verify_dataset(tmp_path / "out")
+    with pytest.raises(DataError, match=r"made with --sentences of rules 1 already, and this is .* of rules 2; choose"):
+        build([paragraphs], tokenizer_folder, tmp_path / "out", 1, split_sentences=True)
 
 
 def test_verify_compares_the_counts(paragraphs: Path, tokenizer_folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,28 @@ def test_every_bad_input_is_named_at_once(tmp_path: Path) -> None:
         (tmp_path / "folder" / odd.name).write_bytes(b"x")
         with pytest.raises(DataError, match=r"caf\\udce9\.txt': the name is no UTF-8"):
             find_inputs([word])
+
+
+def test_what_cannot_be_read_in_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fill(tmp_path / "books", {"a.txt": b"x", "more/b.txt": b"x", ".hidden/c.txt": b"x"})
+    for name in ("notes", ".d.txt", ".hidden/e.txt"):  # nothing of these would be read
+        (folder / name).symlink_to(tmp_path / "gone")
+    (folder / "more" / "f.txt").symlink_to(folder / "a.txt")
+    assert [file.name for file in find_inputs([folder])[0].files] == ["a.txt", "more/b.txt", "more/f.txt"]
+    (folder / "more" / "g.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match=r"more/g\.txt: a link to a file that is not there; mend it, or remove it"):
+        find_inputs([folder])
+    (folder / "more" / "g.txt").unlink()
+    scandir = os.scandir
+
+    def closed(path: str) -> object:
+        if str(path).endswith(("more", ".hidden")):  # root may read every folder
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(DataError, match=r"books/more: permission denied; make this folder readable, or move it away"):
+        find_inputs([folder])
 
 
 def test_no_input() -> None:

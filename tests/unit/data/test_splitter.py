@@ -32,6 +32,7 @@ CASES = [
     "1. The first item.\n|2. The second.\n|IV. The fourth.".replace("\n|", "|\n"),
     "CHAPTER I|\n\nThe house stood alone.|\nIt was old.",
     "A line|\nand its rest|\n\n   indented",
+    "A tab.\t\nA no-break space. \xa0\nBoth.\t \xa0\n\nA line|\nmore",
     "An end. \t Then a tab.",
     "At 5 p.m. he left.| At 6 p.m. they met.",
     "What! you here?| Ah! there you are.",
@@ -53,10 +54,11 @@ def test_hard_cases(marked: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(alphabet=st.sampled_from("aB1 .!?\n\t\"'()-\u2026Mr"), max_size=60))
+@given(st.text(alphabet=st.sampled_from("aB1 .!?\n\t\xa0\"'()-\u2026Mr"), max_size=60))
 def test_a_border_lies_between_text_and_blanks(text: str) -> None:
     for at in borders(text):
         assert text[at] in " \n"
+        assert not text[at - 1].isspace()
         assert text[:at].strip()
         assert text[at:].strip()
 

@@ -27,8 +27,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def job(place: Path, command: str, variables: dict[str, str]) -> subprocess.Popen[str]:
-    (place / "job.sh").write_text(f"python=({place}/program)\ncontinuation=requeue\n")
+def job(place: Path, command: str, variables: dict[str, str], functions: str = "") -> subprocess.Popen[str]:
+    (place / "job.sh").write_text(f"python=({place}/program)\ncontinuation=requeue\n{functions}\n")
     (place / "program").write_text(f"#!/usr/bin/env bash\n{command}\n")
     (place / "program").chmod(0o755)
     given = {"SLURM_JOB_ID": "7", "GPT1_DS_LAUNCH": str(place), "PATH": f"{place}:{os.environ['PATH']}", **variables}
@@ -58,6 +58,10 @@ def test_which_end_has_a_next_job(command: str, variables: dict[str, str], code:
     assert (f"job 8 waits for job 7, which {fate}" in said) == (code != 0 and not again), said
 
 
+SLOW = 'kill() { builtin kill "$@"; sleep 0.3; }'  # so a command ends before the script looks at it
+
+
+@pytest.mark.parametrize("slow", ["", SLOW])
 @pytest.mark.parametrize(
     ("number", "ending", "code", "again"),
     [
@@ -67,13 +71,39 @@ def test_which_end_has_a_next_job(command: str, variables: dict[str, str], code:
         (signal.SIGTERM, "exit 75", 75, False),  # SLURM itself requeues what it preempts
     ],
 )
-def test_a_command_is_asked_to_end(number: int, ending: str, code: int, again: bool, place: Path) -> None:
+def test_a_command_is_asked_to_end(number: int, ending: str, code: int, again: bool, slow: str, place: Path) -> None:
     """By the warning of the time limit, and by scancel."""
     loop = f"trap '{ending}' TERM; touch {place}/begun; while :; do sleep 0.05; done"
-    running = job(place, loop, {})
+    running = job(place, loop, {}, slow)
     while not (place / "begun").exists():
         time.sleep(0.01)
     running.send_signal(number)
     said = running.communicate(timeout=20)[1]
     assert running.returncode == code, said
     assert ("requeue 7" in (place / "told").read_text().splitlines()) == again, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_ranks_that_end_while_their_job_is_asked_to_end(number: int, tmp_path: Path) -> None:
+    """Their status counts, not that of `wait`, which a trap ended: here the ranks are gone before the script looks."""
+    (tmp_path / "slurm").mkdir()
+    lines = f"""
+        set -euo pipefail
+        . {shipped("launch")}/life.sh
+        node=() job=7 chosen=here MASTER_ADDR=here MASTER_PORT=1 code=0
+        meet() {{ :; }}
+        every_node() {{ : >{tmp_path}/begun; while [ ! -e {tmp_path}/STOP ]; do sleep 0.02; done; return 3; }}
+        once() {{ [ "$2" = begin ] && echo {tmp_path} || echo "stop" "$@" >{tmp_path}/verdict; }}
+        limit() {{ :; }}; settle() {{ :; }}; staged() {{ :; }}; gone() {{ :; }}; unstaged() {{ :; }}; follow() {{ :; }}
+        forsaken() {{ :; }}
+        touch() {{ command touch "$@"; command touch {tmp_path}/STOP; sleep 0.5; }}
+        SLURM_NNODES=1 spare_nodes=0 ranks_per_node=1 health_check=0 pause=1 max_tries=1 poor_tries=1 restarts=0
+        launcher=srun out='' losses=()
+        train pretrain
+    """
+    running = subprocess.Popen(["bash", "-c", lines], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    running.send_signal(number)
+    said = running.communicate(timeout=20)[1]
+    assert (tmp_path / "verdict").read_text().endswith("--status 3\n"), said
