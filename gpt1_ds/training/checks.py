@@ -19,7 +19,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError
 from gpt1_ds.common.files import read_json, write_json
 from gpt1_ds.common.remote import check_address
 from gpt1_ds.config import Config, load_recorded, world_problems
@@ -227,7 +227,16 @@ def check_first_state(start: Start) -> None:
     """The run can continue from its newest checkpoint, or begin with the one that it is told to begin with."""
     config = start.resolved
     is_frozen = config.task is not None and config.task.form == "frozen"
-    if not is_frozen and not start.claim.aside and (folder := resume.newest_readable(start.run_dir)) is not None:
+    try:
+        folder = None if is_frozen or start.claim.aside else resume.newest_readable(start.run_dir)
+    except manifest.NewerFormatError:
+        raise
+    except CheckpointError as error:
+        if config.checkpoint.mirror is None:
+            raise
+        log.say(f"{error}; the run asks checkpoint.mirror for one first")
+        return
+    if folder is not None:
         if start.data_hash is not None:
             resume.check_data(config, folder, manifest.read(folder), start.data_hash)
         return

@@ -13,6 +13,7 @@ from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common.errors import CheckpointError, ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.training import mirror
+from gpt1_ds.training.checks import Start
 from tools import runs
 
 
@@ -114,3 +115,19 @@ def test_by_hand_it_needs_a_run(tmp_path: Path) -> None:
         mirror.copy_run(tmp_path, f"file://{tmp_path}/store")
     with pytest.raises(ConfigError, match=r"ADDRESS=s4://a: Protocol not known: s4; look at the address"):
         mirror.fetch_run("s4://a", tmp_path / "run")
+
+
+def test_a_folder_that_lost_its_checkpoints_is_filled_again(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """The check before a run does not refuse what the store may mend; without a mirror it does."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    lost = runs.folder(words)
+    shutil.copytree(run.path, lost.path)
+    for folder in steps_in(lost.checkpoints):
+        shutil.rmtree(folder)
+    with pytest.raises(CheckpointError, match="no good checkpoint is left"):
+        Start(runs.configuration(words), 1).check()
+    words += [f"checkpoint.mirror=file://{place(run).parent}"]
+    Start(runs.configuration(words), 1).check()
+    assert runs.pretrain(words, 1) == 0
+    assert runs.weights(lost) == runs.weights(run)
+    assert len(runs.events(lost, "brought back")) == 1
