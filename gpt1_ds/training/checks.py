@@ -148,11 +148,26 @@ class Start:
             return "+".join(self.encoded[split].data_hash for split in ("train", "dev"))
         return None if self.data is None else self.data.data_hash
 
+    @cached_property
+    def newest(self) -> Path | None:
+        """The checkpoint from which the run continues, None where there is none, or where the store may have one in
+        place of those that are not good. Raises CheckpointError.
+        """
+        try:
+            return resume.newest_readable(self.run_dir)
+        except manifest.NewerFormatError:
+            raise
+        except CheckpointError as error:
+            if self.config.checkpoint.mirror is None:
+                raise
+            log.say(f"{error}; the run asks checkpoint.mirror for one first")
+            return None
+
     def finished_step(self) -> int | None:
         """The last step of a run that is done, where nothing is left to do and no key was changed; None: it trains.
         Call it after `check`.
         """
-        folder = resume.newest_readable(self.run_dir) if self.run_dir.done.is_file() else None
+        folder = self.newest if self.run_dir.done.is_file() else None
         if folder is None or self.claim.replaces or not self.run_dir.config.is_file() or not self._has_results():
             return None
         step = int(manifest.read(folder)["step"])
@@ -227,15 +242,7 @@ def check_first_state(start: Start) -> None:
     """The run can continue from its newest checkpoint, or begin with the one that it is told to begin with."""
     config = start.resolved
     is_frozen = config.task is not None and config.task.form == "frozen"
-    try:
-        folder = None if is_frozen or start.claim.aside else resume.newest_readable(start.run_dir)
-    except manifest.NewerFormatError:
-        raise
-    except CheckpointError as error:
-        if config.checkpoint.mirror is None:
-            raise
-        log.say(f"{error}; the run asks checkpoint.mirror for one first")
-        return
+    folder = None if is_frozen or start.claim.aside else start.newest
     if folder is not None:
         if start.data_hash is not None:
             resume.check_data(config, folder, manifest.read(folder), start.data_hash)

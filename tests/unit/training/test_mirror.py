@@ -127,7 +127,9 @@ def test_a_folder_that_lost_its_checkpoints_is_filled_again(run: RunDir, tiny_da
     with pytest.raises(CheckpointError, match="no good checkpoint is left"):
         Start(runs.configuration(words), 1).check()
     words += [f"checkpoint.mirror=file://{place(run).parent}"]
-    Start(runs.configuration(words), 1).check()
+    start = Start(runs.configuration(words), 1)
+    start.check()
+    assert start.finished_step() is None, "DONE stands for a checkpoint that is lost"
     assert runs.pretrain(words, 1) == 0
     assert runs.weights(lost) == runs.weights(run)
     assert len(runs.events(lost, "brought back")) == 1
