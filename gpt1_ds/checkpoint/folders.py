@@ -92,13 +92,18 @@ def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path] 
         log.say(f"{error.filename}: {error.strerror}: an old checkpoint could not be deleted")
 
 
+def set_aside(run_dir: RunDir, folder: Path, problem: str) -> None:
+    """Give a damaged checkpoint a name that is no checkpoint's, out loud."""
+    name = f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    os.rename(folder, folder.with_name(name))
+    log.say(f"{problem}; set aside as {name}")
+    run_dir.add_event("set aside", checkpoint=folder.name, to=name, problem=problem)
+
+
 def settle(run_dir: RunDir, newest: Path, bad: list[tuple[Path, str]]) -> None:
     """`newest` was loaded: set the newer ones aside, each with its problem, and let `latest` name it."""
     for folder, problem in bad:
-        name = f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
-        os.rename(folder, folder.with_name(name))
-        log.say(f"{problem}; set aside as {name}")
-        run_dir.add_event("set aside", checkpoint=folder.name, to=name, problem=problem)
+        set_aside(run_dir, folder, problem)
     latest = run_dir.latest
     named = latest.read_text(errors="replace").strip() if latest.is_file() else "nothing"
     if named != newest.name:

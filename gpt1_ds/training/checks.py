@@ -19,7 +19,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError
 from gpt1_ds.common.files import read_json, write_json
 from gpt1_ds.common.remote import check_address
 from gpt1_ds.config import Config, load_recorded, world_problems
@@ -148,11 +148,26 @@ class Start:
             return "+".join(self.encoded[split].data_hash for split in ("train", "dev"))
         return None if self.data is None else self.data.data_hash
 
+    @cached_property
+    def newest(self) -> Path | None:
+        """The checkpoint from which the run continues, None where there is none, or where the store may have one in
+        place of those that are not good. Raises CheckpointError.
+        """
+        try:
+            return resume.newest_readable(self.run_dir)
+        except manifest.NewerFormatError:
+            raise
+        except CheckpointError as error:
+            if self.config.checkpoint.mirror is None:
+                raise
+            log.say(f"{error}; the run asks checkpoint.mirror for one first")
+            return None
+
     def finished_step(self) -> int | None:
         """The last step of a run that is done, where nothing is left to do and no key was changed; None: it trains.
         Call it after `check`.
         """
-        folder = resume.newest_readable(self.run_dir) if self.run_dir.done.is_file() else None
+        folder = self.newest if self.run_dir.done.is_file() else None
         if folder is None or self.claim.replaces or not self.run_dir.config.is_file() or not self._has_results():
             return None
         step = int(manifest.read(folder)["step"])
@@ -232,10 +247,13 @@ def check_first_state(start: Start) -> None:
     """The run can continue from its newest checkpoint, or begin with the one that it is told to begin with."""
     config = start.resolved
     is_frozen = config.task is not None and config.task.form == "frozen"
-    if not is_frozen and not start.claim.aside and (folder := resume.newest_readable(start.run_dir)) is not None:
+    continues = not is_frozen and not start.claim.aside
+    if continues and (folder := start.newest) is not None:
         if start.data_hash is not None:
             resume.check_data(config, folder, manifest.read(folder), start.data_hash)
         return
+    if continues and config.checkpoint.mirror is not None and start.run_dir.config.is_file():
+        return  # it has begun before, and the store may have its checkpoint
     if (named := resume.named_checkpoint(config)) is None:
         return
     key, source = named

@@ -185,14 +185,16 @@ class Copies:
         resume.check(str(self.place), changed, config.checkpoint.grows_at_resume)
 
     def bring_newest(self) -> None:
-        """Bring the newest whole checkpoint of the store into the run folder, unless one as new is there, with the best
-        one and the records. Raises UserError for a store that cannot be reached.
+        """Bring the newest whole checkpoint of the store into the run folder, unless one as new and whole is there, with
+        the best one and the records. Raises UserError for a store that cannot be reached.
         """
-        names, here = self.place.names(), folders.steps_in(self.run_dir.checkpoints)
-        newest = manifest.step_of(here[-1]) if here else None
+        names, (here, damaged) = self.place.names(), resume.newest_whole(self.run_dir)
+        newest = None if here is None else manifest.step_of(here)
         for name in reversed(store.whole(names)):
             if newest is not None and newest >= (manifest.step_of(Path(name)) or 0):
                 return
+            for folder in [one for one in damaged if manifest.published_name(one) == name]:
+                folders.set_aside(self.run_dir, folder, damaged[folder])
             try:
                 self._bring(name)
             except DamagedError as error:

@@ -143,22 +143,29 @@ def newest_readable(run_dir: RunDir) -> Path | None:
     """The checkpoint from which a run in this folder continues, as far as manifests and sizes of files tell; None where
     there is none. Raises CheckpointError when there were some and none is good.
     """
-    problems: list[str] = []
+    folder, damaged = newest_whole(run_dir)
+    if folder is None and damaged:
+        raise CheckpointError(
+            f"{run_dir.checkpoints}: no good checkpoint is left: {'; '.join(damaged.values())}; put one back, or "
+            "choose another run.name to start over"
+        )
+    if folder is None:
+        refuse_to_start_over(run_dir)
+    return folder
+
+
+def newest_whole(run_dir: RunDir) -> tuple[Path | None, dict[Path, str]]:
+    """(the newest checkpoint whose files have their sizes or None, newer ones -> what is wrong with them)"""
+    damaged: dict[Path, str] = {}
     for folder in reversed(steps_in(run_dir.checkpoints)):
         try:
             verify_sizes(folder, manifest.read(folder))
-            return folder
+            return folder, damaged
         except manifest.NewerFormatError:
             raise
         except CheckpointError as error:
-            problems.append(str(error))
-    if problems:
-        raise CheckpointError(
-            f"{run_dir.checkpoints}: no good checkpoint is left: {'; '.join(problems)}; put one back, or choose "
-            "another run.name to start over"
-        )
-    refuse_to_start_over(run_dir)
-    return None
+            damaged[folder] = str(error)
+    return None, damaged
 
 
 def first_note(run_dir: RunDir, config: Config) -> str | None:

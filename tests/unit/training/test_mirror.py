@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common.errors import CheckpointError, ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.training import mirror
+from gpt1_ds.training.checks import Start
 from tools import runs
 
 
@@ -122,3 +124,38 @@ def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir,
     newest.rename(newest.with_name(f".{newest.name}.replaced"))
     there = mirror.copy_run(tmp_path / "run", f"file://{tmp_path}/store")
     assert store.whole(there.names()) == ["step-00000002", "step-00000004", "step-00000006"]
+
+
+def test_a_folder_that_lost_its_checkpoints_is_filled_again(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """The check before a run does not refuse what the store may mend; without a mirror it does."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    lost = runs.folder(words)
+    shutil.copytree(run.path, lost.path)
+    for folder in steps_in(lost.checkpoints):
+        shutil.rmtree(folder)
+    with pytest.raises(CheckpointError, match="no good checkpoint is left"):
+        Start(runs.configuration(words), 1).check()
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
+    start = Start(runs.configuration(words), 1)
+    start.check()
+    assert start.finished_step() is None, "DONE stands for a checkpoint that is lost"
+    assert runs.pretrain(words, 1) == 0
+    assert runs.weights(lost) == runs.weights(run)
+    assert len(runs.events(lost, "brought back")) == 1
+
+
+def test_a_checkpoint_that_lost_files_comes_back_to_its_place(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """Those that are damaged are set aside, as far as their sizes tell."""
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=8", "checkpoint.every=2"]
+    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
+    lost = runs.folder(words)
+    shutil.copytree(run.path, lost.path)
+    for folder in steps_in(lost.checkpoints)[1:]:
+        os.truncate(next(folder.glob("state/rank-*.safetensors")), 100)
+    assert runs.pretrain(words, 1) == 0
+    (brought,) = runs.events(lost, "brought back")
+    assert brought["checkpoint"] == "step-00000006"
+    assert [event["checkpoint"] for event in runs.events(lost, "set aside")] == ["step-00000006"]
+    assert [event["step"] for event in runs.events(lost, "started")][-1] == 6
