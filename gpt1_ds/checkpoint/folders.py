@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.manifest import published_name, step_of
+from gpt1_ds.checkpoint.names import published_name, step_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import write_atomic

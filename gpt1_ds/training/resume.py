@@ -13,6 +13,7 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import pretraining_head
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint, refuse_to_start_over, steps_in
+from gpt1_ds.checkpoint.names import published_name
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.rundir import RunDir
@@ -183,7 +184,7 @@ def first_note(run_dir: RunDir, config: Config) -> str | None:
     if key == RESUME and Path(source).resolve() in (run_dir.path.resolve(), own.resolve()):
         return None
     return (
-        f"{run_dir.path} has checkpoints of its own and continues from {manifest.published_name(own)}: {key}={source} "
+        f"{run_dir.path} has checkpoints of its own and continues from {published_name(own)}: {key}={source} "
         "is not read; to begin with it choose another run.name"
     )
 

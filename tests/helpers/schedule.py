@@ -44,6 +44,7 @@ LONG = {  # file::function -> why
     "tests/slurm/test_chain.py::test_a_study_trains_its_models_then_its_cells_then_writes_its_page": "four jobs",
     "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
     "tests/slurm/test_failures.py::test_killed_rank_ends_the_job_and_the_next_continues": TWICE,
+    "tests/slurm/test_failures.py::test_killed_ranks_begin_again_in_their_job": "four lives of ranks, on two nodes",
     "tests/slurm/test_failures.py::test_lost_node": TWICE,
     "tests/slurm/test_failures.py::test_requeued": TWICE,
     "tests/slurm/test_failures.py::test_script_works_by_itself": "a job of two nodes beside other tests",

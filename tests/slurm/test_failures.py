@@ -43,7 +43,7 @@ def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, unint
 
 def test_killed_ranks_begin_again_in_their_job(cluster: Cluster, tmp_path: Path) -> None:
     """Twice; the third time the next job does it."""
-    long = ["model.width=128", "model.layers=4", "model.context=128", "train.steps=120", "checkpoint.every=10"]
+    long = ["model.width=128", "model.layers=4", "model.context=128", "train.steps=60", "checkpoint.every=10"]
     alone = cluster.words("alone", *long, f"run.dir={tmp_path}")
     assert runs.pretrain([word for word in alone if not word.startswith("slurm.")], 2) == 0
     run_dir, job = cluster.submit("again", *long, "slurm.restarts=2")
