@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.names import published_name, step_of
+from gpt1_ds.checkpoint.manifest import REPLACED, step_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import write_atomic
@@ -27,9 +27,13 @@ def steps_in(folder: Path) -> list[Path]:
     """Published checkpoint folders, oldest first. A kill between the two renames of a save leaves the checkpoint that
     was being replaced under its hidden name; it is one of them until `remove_unfinished` gives it its place again.
     """
-    found = [path for path in folder.glob("*step-*") if step_of(path) is not None and path.is_dir()]
-    published = {published_name(path): path for path in sorted(found)}  # hidden ones come first and give way
-    return sorted(published.values(), key=lambda path: step_of(path) or 0)
+    found = {step_of(path): path for path in sorted(folder.glob("*step-*")) if path.is_dir()}  # hidden ones give way
+    return [found[step] for step in sorted(step for step in found if step is not None)]
+
+
+def published_name(checkpoint: Path) -> str:
+    """The name of a checkpoint folder in its place, which one that a save was replacing has lost."""
+    return checkpoint.name.removeprefix(".").removesuffix(REPLACED)
 
 
 def log_spaced(folders: list[Path], points: int) -> list[Path]:
@@ -128,7 +132,7 @@ def remove_unfinished(checkpoints: Path) -> None:
     """Remove what killed saves have left. Only the holder of the run's lock may call this."""
     for leftover in checkpoints.glob(".step-*"):
         final = leftover.with_name(published_name(leftover))
-        if not final.exists():  # killed between the two renames
+        if leftover.name.endswith(REPLACED) and not final.exists():  # killed between the two renames
             os.rename(leftover, final)
         else:
             shutil.rmtree(leftover, ignore_errors=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest, probe
-from gpt1_ds.checkpoint.names import REPLACED
+from gpt1_ds.checkpoint.manifest import REPLACED
 from gpt1_ds.checkpoint.shard import INDEX, RankShard, merged_index, total_hashes, write_shard
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, UserError

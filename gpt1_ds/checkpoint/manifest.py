@@ -10,16 +10,17 @@ import contextlib
 import errno
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gpt1_ds.checkpoint.names import step_of
 from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.common.files import MOST_JSON, naming, parse_json, sha256_file, write_json
 
 FORMAT = 1
 NAME = "manifest.json"
+REPLACED = ".replaced"  # ends the hidden name of an older checkpoint of the same step until the new one is in its place
 LARGEST_JSON = 1 << 28  # bytes; the index of a thousand ranks is a tenth of it
 _KINDS = {
     **{"step": int, "tokens": int, "updates": int, "seed": int, "precision": str, "layout": dict, "files": dict},
@@ -38,6 +39,12 @@ _BROKEN = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has lost a part 
 
 class NewerFormatError(CheckpointError):
     """A checkpoint that a later version of this program wrote: nothing is wrong with it."""
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """The step that a checkpoint folder is named after, in its place or while it is replaced; None for other names."""
+    found = re.fullmatch(rf"step-(\d{{8,}})|\.step-(\d{{8,}}){re.escape(REPLACED)}", checkpoint.name)
+    return int(found[1] or found[2]) if found else None
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:

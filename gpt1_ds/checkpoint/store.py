@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.names import step_of
+from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import CheckpointError, DamagedError, DataError, WorldError

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpt1_ds.checkpoint.names import step_of
+from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.common.files import naming
 from gpt1_ds.common.log import say

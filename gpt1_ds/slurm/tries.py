@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.checkpoint.names import step_of
+from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE, NodeError, TrainingError, UserError
 from gpt1_ds.common.files import discard, explain, write_atomic, write_json
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir, read_jsonl

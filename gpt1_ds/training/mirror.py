@@ -21,7 +21,7 @@ from typing import Any
 
 from gpt1_ds.checkpoint import folders, manifest, store
 from gpt1_ds.checkpoint.manager import yield_to_training
-from gpt1_ds.checkpoint.names import published_name, step_of
+from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError
@@ -194,7 +194,7 @@ class Copies:
         for name in reversed(store.whole(names)):
             if newest is not None and newest >= (step_of(Path(name)) or 0):
                 return
-            for folder in [one for one in damaged if published_name(one) == name]:
+            for folder in [one for one in damaged if folders.published_name(one) == name]:
                 folders.set_aside(self.run_dir, folder, damaged[folder])
             try:
                 self._bring(name)
@@ -245,7 +245,7 @@ class Copies:
             self._said.put(("copied", {"step": step_of(folder), **told}))
 
     def _copy(self, folder: Path) -> bool:
-        return store.copy(folder, self.place.below(f"checkpoints/{published_name(folder)}"))
+        return store.copy(folder, self.place.below(f"checkpoints/{folders.published_name(folder)}"))
 
     def _records(self) -> list[Path]:
         run = self.run_dir

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt1_ds.checkpoint.folders import steps_in
-from gpt1_ds.checkpoint.names import step_of
+from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import LaunchError, TrainingError, UserError, one_line
 from gpt1_ds.common.files import this_node

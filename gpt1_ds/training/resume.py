@@ -12,8 +12,7 @@ from typing import Any
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import pretraining_head
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find_checkpoint, refuse_to_start_over, steps_in
-from gpt1_ds.checkpoint.names import published_name
+from gpt1_ds.checkpoint.folders import find_checkpoint, published_name, refuse_to_start_over, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.rundir import RunDir
