@@ -98,10 +98,11 @@ def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path] 
 
 def set_aside(run_dir: RunDir, folder: Path, problem: str) -> None:
     """Give a damaged checkpoint a name that is no checkpoint's, out loud."""
-    name = f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    step = published_name(folder)
+    name = f"{step}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     os.rename(folder, folder.with_name(name))
     log.say(f"{problem}; set aside as {name}")
-    run_dir.add_event("set aside", checkpoint=folder.name, to=name, problem=problem)
+    run_dir.add_event("set aside", checkpoint=step, to=name, problem=problem)
 
 
 def settle(run_dir: RunDir, newest: Path, bad: list[tuple[Path, str]]) -> None:

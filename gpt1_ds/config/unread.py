@@ -76,6 +76,11 @@ PARTS = (
     ),
     ReadWhere("task.form", ("head",), ("task.head_dropout",)),
     ReadWhere(
+        "task.kind",
+        (*(kind for kind in KINDS if kind != SENTENCES), AUTO),
+        ("task.head_dropout", "task.lm_coefficient"),
+    ),
+    ReadWhere(
         "task.form",
         ("head", "text"),
         (

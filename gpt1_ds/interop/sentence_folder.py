@@ -216,7 +216,6 @@ def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[s
     if others := [f"{other!r:.40} ({text!r:.60})" for other, text in prompts.items() if text and other != name]:
         remarks.append(f"its prompts {', '.join(others[:_MOST_PROMPTS])} are left out: begin texts with them yourself")
     return prompt, size, tuple(remarks)
-    return prompt, size, remarks
 
 
 def _limit(encoder: Path) -> int | None:

@@ -175,7 +175,7 @@ def first_note(run_dir: RunDir, config: Config) -> str | None:
     """
     if (asked := named_checkpoint(config)) is None:
         return None
-    own, (key, source) = newest_readable(run_dir), asked
+    (own, _), (key, source) = newest_whole(run_dir), asked
     if own is None:
         return _rows_note(config, source) if key == RESUME and config.task is None else None
     if not run_dir.config.is_file() or asked == named_checkpoint(load_recorded(run_dir.config)):

@@ -88,7 +88,11 @@ def test_fine_tuning(words: list[str], keys: int) -> None:
             "",
         ),
         ("summarization form=text", "header=false score_range=[1,3]", "prefix=a decoding.beams=2 target_length=8"),
-        ("snli kind=sentences sts=y", "prefix=a stride=64", "score_range=[1,3] margin=2 loss=triplet too_long=raise"),
+        (
+            "snli kind=sentences sts=y",
+            "prefix=a stride=64 head_dropout=0.2 lm_coefficient=0.1",
+            "score_range=[1,3] margin=2 loss=triplet too_long=raise",
+        ),
     ],
 )
 def test_keys_of_other_kinds_of_task(task: str, unread_words: str, read: str) -> None:
