@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def task_tokenizer(config: Config) -> Path:
-    """The tokenizer of fine-tuning: the run's own where it continues, else that of checkpoint.init_from or
-    task.tokenizer. Raises CheckpointError where the checkpoint is gone and the run has none.
+    """The tokenizer of fine-tuning: the run's own where it continues, or its newest checkpoint's where the folder came
+    without it; else that of checkpoint.init_from or task.tokenizer. Raises CheckpointError where that is gone.
     """
     assert config.task is not None, "fine-tuning has a task"
     run_dir = run_folder(config)
-    own = run_dir.path / "tokenizer"
-    if own.is_dir() and steps_in(run_dir.checkpoints) and not begins_anew(config):
-        return own
+    if (own := steps_in(run_dir.checkpoints)) and not begins_anew(config):
+        kept = run_dir.path / "tokenizer"
+        return kept if kept.is_dir() else own[-1] / "tokenizer"
     if config.checkpoint.init_from is None:
         assert config.task.tokenizer is not None, "finetune_config checks that one of the two is there"
         return Path(config.task.tokenizer)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
@@ -126,6 +127,19 @@ def test_another_checkpoint_in_the_same_folder(gpt1, tasks, source: Path, tmp_pa
     (damaged / "config.yaml").write_text((damaged / "config.yaml").read_text() + "\n")
     result = finetune(gpt1, *tasks["single"], f"checkpoint.init_from={damaged}", "run.name=second")
     assert_refused(result, "config.yaml: damaged")
+
+
+def test_a_run_that_was_fetched_needs_no_source(gpt1, tasks, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Its checkpoints have its tokenizer, its config.yaml the model."""
+    shutil.copytree(source, "source")
+    words = [*tasks["single"], "checkpoint.init_from=source", "checkpoint.every=1"]
+    store = f"file://{tmp_path}/store"
+    assert finetune(gpt1, *words, "train.steps=2", f"checkpoint.mirror={store}").code == 0
+    shutil.rmtree("source")
+    shutil.rmtree("runs/run")
+    assert gpt1("checkpoint", "fetch", f"{store}/run", "--out", "runs/run").code == 0
+    assert finetune(gpt1, *words, "train.steps=3").code == 0
+    assert steps_in(RunDir(Path("runs/run")).checkpoints)[-1].name == "step-00000003"
 
 
 def test_a_beginning_from_another_tokenizer(gpt1, tasks, source: Path, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
