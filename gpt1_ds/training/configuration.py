@@ -37,8 +37,9 @@ def task_tokenizer(config: Config) -> Path:
     assert config.task is not None, "fine-tuning has a task"
     run_dir = run_folder(config)
     if (own := steps_in(run_dir.checkpoints)) and not begins_anew(config):
-        kept = run_dir.path / "tokenizer"
-        return kept if kept.is_dir() else own[-1] / "tokenizer"
+        for kept in (run_dir.path / "tokenizer", own[-1] / "tokenizer"):
+            if kept.is_dir():
+                return kept
     if config.checkpoint.init_from is None:
         assert config.task.tokenizer is not None, "finetune_config checks that one of the two is there"
         return Path(config.task.tokenizer)
