@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest, probe
-from gpt1_ds.checkpoint.manifest import REPLACED
 from gpt1_ds.checkpoint.shard import INDEX, RankShard, merged_index, total_hashes, write_shard
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, UserError
@@ -173,7 +172,7 @@ def complete(temporary: Path, contents: Contents, shards: list[RankShard]) -> No
 
 def commit(temporary: Path, final: Path, latest: Path) -> None:
     """Put a completed folder in its place and let `latest` name it."""
-    replaced = final.with_name(f".{final.name}{REPLACED}")
+    replaced = final.with_name(f".{final.name}{manifest.REPLACED}")
     if final.exists():
         os.rename(final, replaced)
     os.rename(temporary, final)

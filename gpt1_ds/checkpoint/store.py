@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import CheckpointError, DamagedError, DataError, WorldError
@@ -98,7 +97,7 @@ def _patience(size: int) -> float:
 def whole(names: Iterable[str]) -> list[str]:
     """The names of whole checkpoints among the files of a run in a store, oldest first."""
     found = [Path(name).parent for name in names if Path(name).name == manifest.NAME]
-    steps = {step: path.name for path in found if (step := step_of(path)) is not None}
+    steps = {step: path.name for path in found if (step := manifest.step_of(path)) is not None}
     return [steps[step] for step in sorted(steps)]
 
 

@@ -253,7 +253,7 @@ def check_first_state(start: Start) -> None:
             resume.check_data(config, folder, manifest.read(folder), start.data_hash)
         return
     if continues and config.checkpoint.mirror is not None and start.run_dir.config.is_file():
-        return  # it has begun before, and the store may have its checkpoint
+        return  # it has started before, and the store may have its checkpoint
     if (named := resume.named_checkpoint(config)) is None:
         return
     key, source = named

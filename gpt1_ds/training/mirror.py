@@ -21,7 +21,6 @@ from typing import Any
 
 from gpt1_ds.checkpoint import folders, manifest, store
 from gpt1_ds.checkpoint.manager import yield_to_training
-from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError
@@ -190,9 +189,9 @@ class Copies:
         best one and the records come, too. Raises UserError for a store that cannot be reached.
         """
         names, (here, damaged) = self.place.names(), resume.newest_whole(self.run_dir)
-        newest = None if here is None else step_of(here)
+        newest = None if here is None else manifest.step_of(here)
         for name in reversed(store.whole(names)):
-            if newest is not None and newest >= (step_of(Path(name)) or 0):
+            if newest is not None and newest >= (manifest.step_of(Path(name)) or 0):
                 return
             for folder in [one for one in damaged if folders.published_name(one) == name]:
                 folders.set_aside(self.run_dir, folder, damaged[folder])
@@ -223,11 +222,11 @@ class Copies:
         and last, with what has happened since.
         """
         yield_to_training()
-        step = step_of(found[0]) if found else 0
+        step = manifest.step_of(found[0]) if found else 0
         try:
             _tried(self._copy_records)
             for folder in found:
-                step = step_of(folder)
+                step = manifest.step_of(folder)
                 with contextlib.suppress(FileNotFoundError):  # a later save of this step took its place
                     self._copy_one(folder)
             _tried(self._copy_records)
@@ -242,7 +241,7 @@ class Copies:
         if _tried(partial(self._copy, folder)):
             size = sum(file["bytes"] for file in manifest.read(folder)["files"].values())
             told = {"to": str(self.place), "bytes": size, "seconds": round(time.monotonic() - begin, 3)}
-            self._said.put(("copied", {"step": step_of(folder), **told}))
+            self._said.put(("copied", {"step": manifest.step_of(folder), **told}))
 
     def _copy(self, folder: Path) -> bool:
         return store.copy(folder, self.place.below(f"checkpoints/{folders.published_name(folder)}"))

@@ -73,9 +73,9 @@ SLOW = 'kill() { builtin kill "$@"; sleep 0.3; }'  # so a command ends before th
 )
 def test_a_command_is_asked_to_end(number: int, ending: str, code: int, again: bool, slow: str, place: Path) -> None:
     """By the warning of the time limit, and by scancel."""
-    loop = f"trap '{ending}' TERM; touch {place}/begun; while :; do sleep 0.05; done"
+    loop = f"trap '{ending}' TERM; touch {place}/started; while :; do sleep 0.05; done"
     running = job(place, loop, {}, slow)
-    while not (place / "begun").exists():
+    while not (place / "started").exists():
         time.sleep(0.01)
     running.send_signal(number)
     said = running.communicate(timeout=20)[1]
@@ -92,7 +92,7 @@ def test_ranks_that_end_while_their_job_is_asked_to_end(number: int, tmp_path: P
         . {shipped("launch")}/life.sh
         node=() job=7 chosen=here MASTER_ADDR=here MASTER_PORT=1 code=0
         meet() {{ :; }}
-        every_node() {{ : >{tmp_path}/begun; while [ ! -e {tmp_path}/STOP ]; do sleep 0.02; done; return 3; }}
+        every_node() {{ : >{tmp_path}/started; while [ ! -e {tmp_path}/STOP ]; do sleep 0.02; done; return 3; }}
         once() {{ [ "$2" = begin ] && echo {tmp_path} || echo "stop" "$@" >{tmp_path}/verdict; }}
         limit() {{ :; }}; settle() {{ :; }}; staged() {{ :; }}; gone() {{ :; }}; unstaged() {{ :; }}; follow() {{ :; }}
         forsaken() {{ :; }}
@@ -102,7 +102,7 @@ def test_ranks_that_end_while_their_job_is_asked_to_end(number: int, tmp_path: P
         train pretrain
     """
     running = subprocess.Popen(["bash", "-c", lines], stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "begun").exists():
+    while not (tmp_path / "started").exists():
         time.sleep(0.01)
     running.send_signal(number)
     said = running.communicate(timeout=20)[1]

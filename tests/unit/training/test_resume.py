@@ -173,7 +173,7 @@ def test_the_state_of_another_optimizer_is_refused(
     for name in ("adamw", "muon", "adafactor"):
         assert pretrain([*words, f"run.name={name}", f"optimizer.name={name}"], 1) == 0
     words[-2:] = ["train.steps=3"]
-    shutil.copytree("runs/adamw/checkpoints/step-00000000", "begun")
+    shutil.copytree("runs/adamw/checkpoints/step-00000000", "started")
     for before, now in (("adamw", "muon"), ("adamw", "adafactor"), ("muon", "adamw"), ("adafactor", "lamb")):
         for run in (["--dry-run"], ["--nproc", "1"]):
             more = [f"run.name={before}-{now}", f"checkpoint.resume=runs/{before}", f"optimizer.name={now}"]
@@ -183,7 +183,7 @@ def test_the_state_of_another_optimizer_is_refused(
                 f"optimizer.name={before} keeps, which are others; set it back, or take the weights alone: "
                 f"checkpoint.init_from=runs/{before}"
             ]
-    for source, now in (("runs/adamw", "adam2018"), ("runs/adamw", "lamb"), ("begun", "muon")):
+    for source, now in (("runs/adamw", "adam2018"), ("runs/adamw", "lamb"), ("started", "muon")):
         more = [f"run.name={now}", f"checkpoint.resume={source}", f"optimizer.name={now}", "run.dir=again"]
         assert main(["pretrain", *words, *more, "--nproc", "1"]) == 0
     with pytest.raises(ConfigError, match=r"optimizer\.name was 'adamw' and is now 'muon'; set it back, choose"):
