@@ -74,8 +74,14 @@ def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | Pre
     study, parts = load_study(options.study), options.rehearse
     study = study if parts is None else rehearsed(study, parts)
 
+    def part(config: Config) -> Config:
+        return config if parts is None else smaller(config, parts)
+
     def sized(config: Config) -> Config:
-        return with_fitted_micro_batch(config if parts is None else smaller(config, parts), study.nproc)
+        return with_fitted_micro_batch(part(config), study.nproc)
+
+    def configure_task(files: Sequence[str], overrides: Sequence[str]) -> Config:
+        return part(load(files, overrides))
 
     def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
         return sized(finetune_config(files, overrides))
@@ -87,7 +93,7 @@ def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | Pre
     if models is not None:
         models.check()
     if models is not None and models.left:
-        check_tasks(study, load, options.overrides, models.configs)
+        check_tasks(study, configure_task, options.overrides, models.configs)
         return models
     sweep = make_sweep(study, configure, options.overrides, models.folders if models else None)
     sweep.check()

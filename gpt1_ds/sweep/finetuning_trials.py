@@ -129,23 +129,13 @@ class FinetuningSweep(Sweep):
         """Raise UserError also for tasks whose files cannot be read."""
         problems = [problem for trial in self.trials for problem in trial.differences()]
         sections = {trial.task: trial.section for trial in self.trials}
-        problems += self._trend_problems(sections)
+        problems += _trend_problems(self.study, sections)
         for section in sections.values():
             try:
                 read_task(section)
             except UserError as error:
                 problems += error.problems
         UserError.raise_all(problems)
-
-    def _trend_problems(self, sections: Mapping[str, TaskConfig]) -> Iterator[str]:
-        for number, one in enumerate(self.study.compare):
-            counts: dict[str, list[int | None]] = {}
-            for name in (one.tasks or self.study.columns) if one.trend else ():
-                counts.setdefault(sections[name].name, []).append(sections[name].train_examples)
-            for task, found in counts.items():
-                if None in found or len(set(found)) < max(2, len(found)):
-                    told = f"task.train_examples of {task} are {', '.join(map(str, found))}"
-                    yield f"{self.study.name}: compare[{number}].trend: {told}; it needs two or more different numbers"
 
     def table(self) -> Iterator[str]:
         """A line per trial, and the totals."""
@@ -158,23 +148,40 @@ class FinetuningSweep(Sweep):
 def check_tasks(
     study: FinetuningStudy, configure: Configure, overrides: Sequence[str], models: Mapping[str, Config]
 ) -> None:
-    """Raise UserError for tasks that cannot be read, or that the tokenizer of one of the `models` has no symbols for,
-    before there is a model to fine-tune.
+    """Raise UserError for tasks that cannot be read, that have no trend, or that the tokenizer of one of the `models`
+    has no symbols for, before there is a model to fine-tune.
     """
     problems: list[str] = []
-    tasks: list[tuple[Task, TaskConfig]] = []
+    tasks: dict[str, tuple[Task, TaskConfig]] = {}
     for task in study.tasks:
         try:
             section = configure([task.preset], [*study.common, *task.overrides, *overrides]).task
             if section is None:
                 raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
-            tasks.append((read_task(section).task, section))
+            tasks[task.name] = read_task(section).task, section
         except UserError as error:
             told = (problem.removeprefix("command line: ") for problem in error.problems)
             problems += [f"{study.name}: {task.name}: {problem}" for problem in told]
+    if not problems:  # else not all tasks have sections
+        problems += _trend_problems(study, {name: section for name, (_, section) in tasks.items()})
     for name, config in models.items():
-        problems += [f"{study.name}: pretrain.{name}: {problem}" for problem in _lacking_symbols(config, tasks)]
+        lacking = _lacking_symbols(config, [*tasks.values()])
+        problems += [f"{study.name}: pretrain.{name}: {problem}" for problem in lacking]
     UserError.raise_all(problems)
+
+
+def _trend_problems(study: FinetuningStudy, sections: Mapping[str, TaskConfig]) -> Iterator[str]:
+    """Yields a problem for each slope per doubling of the examples that has no two numbers of them, or one twice."""
+    for number, one in enumerate(study.compare):
+        counts: dict[str, list[int | None]] = {}
+        for name in (one.tasks or study.columns) if one.trend else ():
+            counts.setdefault(sections[name].name, []).append(sections[name].train_examples)
+        for task, found in counts.items():
+            if None in found or len(set(found)) < max(2, len(found)):
+                shown = ", ".join("all" if count is None else str(count) for count in found)
+                told = f"task.train_examples of {task} are {shown}"
+                way_out = "use two or more, each of them once, and in a rehearsal fewer parts"
+                yield f"{study.name}: compare[{number}].trend: {told}; {way_out}"
 
 
 def _lacking_symbols(config: Config, tasks: Sequence[tuple[Task, TaskConfig]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.data.build import build
-from gpt1_ds.sweep.finetuning_study import FinetuningStudy, StudyTask
+from gpt1_ds.sweep.finetuning_study import Comparison, FinetuningStudy, StudyTask
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, check_tasks
 from tests.helpers.finetuning_trials import FILE, planned
 from tests.helpers.tasks import DEV, ROWS
@@ -144,6 +144,25 @@ def test_a_tokenizer_without_the_symbols_is_refused_before_a_model_is_trained(tm
     check_tasks(study, load, (), {"BERT": both})
     with pytest.raises(UserError, match=r"two: pretrain.GPT: fine-tuning needs a token <start>: .* \(not wordpiece\)"):
         check_tasks(study, load, (), {"BERT": both, "GPT": causal})
+
+
+@pytest.mark.parametrize(("counts", "told"), [((16, 16, 45), "16, 16, 45"), ((16,), "16"), ((16, None), "16, all")])
+def test_a_trend_needs_two_numbers_before_a_model_is_trained(
+    tmp_path: Path, counts: tuple[int | None, ...], told: str
+) -> None:
+    """A rehearsal of many parts makes small numbers equal."""
+    (tmp_path / "train.csv").write_text("text,label\na,0\nb,1\n" * 30)
+    (tmp_path / "dev.csv").write_text("text,label\nc,0\nd,1\n")
+    words = [f"task.path={tmp_path}", "task.kind=classification", "task.columns={text: text, label: label}"]
+    examples = [f"task.train_examples={'null' if count is None else count}" for count in counts]
+    tasks = [
+        StudyTask(preset="finetune/table", name=f"mine-{place}", overrides=[*words, one])
+        for place, one in enumerate(examples)
+    ]
+    compare = [Comparison(first="a", second="b", trend=True)]
+    study = FinetuningStudy(name="two", tasks=tasks, compare=compare)
+    with pytest.raises(UserError, match=rf"\[0\].trend: task.train_examples of table are {told}; use two or more"):
+        check_tasks(study, load, (), {})
 
 
 def test_a_trials_result_is_its_own(tmp_path: Path) -> None:
