@@ -142,6 +142,14 @@ class Start:
         return decide(self.run_dir, self.resolved)
 
     @property
+    def may_be_stored(self) -> bool:
+        """Whether the store may have the checkpoint from which this run continues, though its folder has none: it has
+        started before. What it was told to begin with may be gone by then. Raises ConfigError, as `claim` does.
+        """
+        is_mirrored = self.config.checkpoint.mirror is not None and self.run_dir.config.is_file()
+        return is_mirrored and not begins_anew(self.config) and not self.claim.replaces
+
+    @property
     def data_hash(self) -> str | None:
         """The hash of what the run is trained on, as a manifest has it; None while it is not built."""
         if self.config.task is not None:
@@ -187,7 +195,9 @@ class Start:
             write_json(self.run_dir.outcome(job), {"code": 0, "reason": "done", "step": step})
 
     def _first_note(self) -> str | None:
-        return None if self.claim.replaces else resume.first_note(self.run_dir, self.resolved)
+        if self.claim.replaces or (self.may_be_stored and self.newest is None):
+            return None
+        return resume.first_note(self.run_dir, self.resolved)
 
     def _has_results(self) -> bool:
         return self.config.task is None or self.run_dir.evaluation.is_file()
@@ -216,7 +226,7 @@ def check_tokenizer(start: Start) -> None:
     config = start.config
     continues = steps_in(start.run_dir.checkpoints) and not begins_anew(config)
     named = None if config.task is not None or start.lacks_corpus or continues else resume.named_checkpoint(config)
-    if named is None:
+    if named is None or start.may_be_stored:
         return
     folder = find_checkpoint(Path(named[1]), newest=named[0] == "checkpoint.resume")
     dataset = Dataset(staged(start.placed.data.path[0].path))
@@ -252,8 +262,8 @@ def check_first_state(start: Start) -> None:
         if start.data_hash is not None:
             resume.check_data(config, folder, manifest.read(folder), start.data_hash)
         return
-    if continues and config.checkpoint.mirror is not None and start.run_dir.config.is_file():
-        return  # it has started before, and the store may have its checkpoint
+    if continues and start.may_be_stored:
+        return
     if (named := resume.named_checkpoint(config)) is None:
         return
     key, source = named

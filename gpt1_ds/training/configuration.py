@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 def task_tokenizer(config: Config) -> Path:
     """The tokenizer of fine-tuning: the run's own where it continues, or its newest checkpoint's where the folder came
-    without it; else that of checkpoint.init_from or task.tokenizer. Raises CheckpointError where that is gone.
+    without it; else that of checkpoint.init_from or task.tokenizer. Raises CheckpointError where that is gone, unless a
+    mirrored run has kept its own.
     """
     assert config.task is not None, "fine-tuning has a task"
     run_dir = run_folder(config)
@@ -43,7 +44,13 @@ def task_tokenizer(config: Config) -> Path:
     if config.checkpoint.init_from is None:
         assert config.task.tokenizer is not None, "finetune_config checks that one of the two is there"
         return Path(config.task.tokenizer)
-    return find_checkpoint(Path(config.checkpoint.init_from)) / "tokenizer"
+    try:
+        return find_checkpoint(Path(config.checkpoint.init_from)) / "tokenizer"
+    except CheckpointError:  # gone, which a run that its mirror gives its checkpoints back does not need
+        kept = run_dir.path / "tokenizer"
+        if config.checkpoint.mirror is None or begins_anew(config) or not kept.is_dir():
+            raise
+        return kept
 
 
 def trained_config(

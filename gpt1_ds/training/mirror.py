@@ -13,7 +13,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 from gpt1_ds.checkpoint import folders, manifest, store
 from gpt1_ds.checkpoint.manager import yield_to_training
 from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError
 from gpt1_ds.common.files import explain, published_folder, write_atomic
@@ -175,8 +176,11 @@ class Copies:
         self._prune()
 
     def check(self, config: Config) -> None:
-        """Raise ConfigError where the store holds a run that this configuration does not continue."""
-        if (recorded := self.run_dir.config.name) not in self.place.names():
+        """Raise ConfigError where the store holds a run that this configuration does not continue. Without a whole
+        checkpoint there is nothing to continue, as in a run folder.
+        """
+        recorded, names = self.run_dir.config.name, self.place.names()
+        if recorded not in names or not store.whole(names):
             return
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / recorded
@@ -185,10 +189,15 @@ class Copies:
         resume.check(str(self.place), changed, config.checkpoint.grows_at_resume)
 
     def bring_newest(self) -> None:
-        """Bring the newest whole checkpoint of the store into the run folder, unless one as new is whole there; the
-        best one and the records come, too. Raises UserError for a store that cannot be reached.
+        """Bring the newest whole checkpoint of the store into the run folder with the records, unless one as new is
+        whole there, and the best one, unless it is. Raises UserError for a store that cannot be reached.
         """
-        names, (here, damaged) = self.place.names(), resume.newest_whole(self.run_dir)
+        names = self.place.names()
+        self._bring_newest(names)
+        self._bring_best(names)
+
+    def _bring_newest(self, names: Collection[str]) -> None:
+        here, damaged = resume.newest_whole(self.run_dir)
         newest = None if here is None else manifest.step_of(here)
         for name in reversed(store.whole(names)):
             if newest is not None and newest >= (manifest.step_of(Path(name)) or 0):
@@ -270,17 +279,32 @@ class Copies:
         with published_folder(final) as temporary:
             store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
 
-    def _bring_records(self, names: Sequence[str]) -> None:
-        """The records of the run, where the folder has none or shorter ones, and the best checkpoint."""
+    def _bring_best(self, names: Collection[str]) -> None:
+        best = _named(self.run_dir.best)
+        if best not in store.whole(names):
+            return
+        folder = self.run_dir.checkpoints / best
+        if folder.is_dir():
+            try:
+                verify_sizes(folder, manifest.read(folder))
+                return
+            except manifest.NewerFormatError:
+                raise
+            except CheckpointError as error:
+                folders.set_aside(self.run_dir, folder, str(error))
+        try:
+            self._bring(best)
+        except DamagedError as error:
+            log.say(f"{error.problems[0]}; the best checkpoint stays lost")
+
+    def _bring_records(self, names: Collection[str]) -> None:
+        """The records of the run, where the folder has none or shorter ones."""
         for path in self._records():
             name = path.relative_to(self.run_dir.path).as_posix()
             if name in names and path != self.run_dir.config:
                 content = self.place.read(name)
                 if not path.is_file() or path.stat().st_size < len(content):
                     write_atomic(path, content)
-        best = _named(self.run_dir.best)
-        if best in store.whole(names) and not (self.run_dir.checkpoints / best).is_dir():
-            self._bring(best)
 
 
 def _bring_back(copies: Copies, config: Config) -> None:

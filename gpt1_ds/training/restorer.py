@@ -13,7 +13,7 @@ from gpt1_ds.checkpoint.restore import restore, restore_newest, verify_checkpoin
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import draw_weights
-from gpt1_ds.training.resume import check_data, check_steps_left, check_tokenizer, named_checkpoint
+from gpt1_ds.training.resume import check_data, check_moments, check_steps_left, check_tokenizer, named_checkpoint
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
@@ -49,6 +49,7 @@ class Restorer:
         if not resumes:
             self.workload.transfer(self.engine, folder, self._load_weights)
             return fresh, f"from the weights of {folder}"
+        check_moments(self.config, folder, manifest.read(folder))
         facts = restore(self.engine, self.config, folder)
         state = replace(self._state(folder, facts), best=None)  # its best checkpoint lies in the other run's folder
         check_steps_left(self.config, folder, facts, self.workload.steps)

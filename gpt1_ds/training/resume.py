@@ -212,9 +212,11 @@ def _rows_note(config: Config, source: str) -> str | None:
 
 def _order(seed: int, config: Config) -> dict[str, Any]:
     """What the order of rows depends on besides the text, by key."""
-    data, weights = config.data, [one.weight for one in config.data.path]
+    data, whole = config.data, sum(one.weight for one in config.data.path)
+    weights = [round(one.weight / whole, 9) for one in data.path]
     keys = {f"data.{key}": getattr(data, key) for key in ("text", "unique_tokens", "offsets")}
-    return {"run.seed": seed, CONTEXT: config.model.context, "data.path weights": weights, **keys}
+    keys |= {"objective.copies": config.objective.copies, "tokens of text in a row": config.row.text}
+    return {"run.seed": seed, CONTEXT: config.model.context, "fractions of data.path": weights, **keys}
 
 
 def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:

@@ -140,6 +140,10 @@ def test_a_run_that_was_fetched_needs_no_source(gpt1, tasks, source: Path, tmp_p
     assert gpt1("checkpoint", "fetch", f"{store}/run", "--out", "runs/run").code == 0
     assert finetune(gpt1, *words, "train.steps=3").code == 0
     assert steps_in(RunDir(Path("runs/run")).checkpoints)[-1].name == "step-00000003"
+    for folder in steps_in(RunDir(Path("runs/run")).checkpoints):
+        shutil.rmtree(folder)
+    assert finetune(gpt1, *words, "train.steps=4", f"checkpoint.mirror={store}").code == 0
+    assert "training 4 steps from step 2" in RunDir(Path("runs/run")).rank_log(0).read_text(), "with its own tokenizer"
 
 
 def test_a_beginning_from_another_tokenizer(gpt1, tasks, source: Path, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

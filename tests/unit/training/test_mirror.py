@@ -11,8 +11,11 @@ import pytest
 from gpt1_ds.checkpoint import manifest, store
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError, ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import load_recorded
+from gpt1_ds.config.sections import CheckpointConfig
 from gpt1_ds.training import mirror
 from gpt1_ds.training.checks import Start
 from tools import runs
@@ -159,3 +162,58 @@ def test_a_checkpoint_that_lost_files_comes_back_to_its_place(run: RunDir, tiny_
     assert brought["checkpoint"] == "step-00000006"
     assert [event["checkpoint"] for event in runs.events(lost, "set aside")] == ["step-00000006"]
     assert [event["step"] for event in runs.events(lost, "started")][-1] == 6
+
+
+@pytest.mark.parametrize("key", ["checkpoint.resume", "checkpoint.init_from"])
+def test_what_it_began_with_may_be_gone(
+    key: str, run: RunDir, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run.path, tmp_path / "source")
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "checkpoint.every=2", f"{key}={tmp_path}/source"]
+    words += [f"checkpoint.mirror=file://{tmp_path}/store", "train.steps=8"]
+    assert runs.pretrain(words, 1) == 0
+    (tmp_path / "source").rename(tmp_path / "gone")
+    lost = runs.folder(words)
+    for folder in steps_in(lost.checkpoints):
+        shutil.rmtree(folder)
+    words[-1] = "train.steps=9"
+    assert main(["pretrain", *runs.TINY, *words, "--dry-run"]) == 0
+    assert "the run asks checkpoint.mirror for one first" in capfd.readouterr().err
+    assert runs.pretrain(words, 1) == 0
+    assert [event["step"] for event in runs.events(lost, "started")][-1] == 8
+
+
+def test_the_best_checkpoint_comes_back_too(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the newest one is whole; one that is damaged there as well stays lost."""
+    lost = RunDir(tmp_path / "run")
+    shutil.copytree(run.path, lost.path)
+    best = lost.checkpoint(2)
+    lost.best.write_text(best.name)
+    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), lost, CheckpointConfig(keep=9))
+    copies.copy_once()
+    (shard,) = best.glob("state/*.safetensors")
+    content = shard.read_bytes()
+    os.truncate(shard, 100)
+    copies.bring_newest()
+    assert shard.read_bytes() == content
+    assert [event["checkpoint"] for event in runs.events(lost, "set aside")] == [best.name]
+    copies.bring_newest()
+    assert len(runs.events(lost, "set aside")) == 1, "it is whole"
+    (tmp_path / "store" / "run" / "checkpoints" / best.name / "state" / shard.name).write_bytes(b"")
+    shutil.rmtree(best)
+    copies.bring_newest()
+    assert not best.exists()
+    assert "the best checkpoint stays lost" in capsys.readouterr().err
+
+
+def test_a_store_without_a_checkpoint_is_nobodys(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """A run that was refused after it had claimed its store leaves its configuration there."""
+    there = tmp_path / "store" / "run"
+    there.mkdir(parents=True)
+    (there / "config.yaml").write_text(run.config.read_text().replace("seed: 1", "seed: 7"))
+    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), run, CheckpointConfig())
+    copies.check(load_recorded(run.config))
+    copies.copy_once()
+    (there / "config.yaml").write_text(run.config.read_text().replace("seed: 1", "seed: 7"))
+    with pytest.raises(ConfigError, match=r"run\.seed was 7 and is now 1"):
+        copies.check(load_recorded(run.config))

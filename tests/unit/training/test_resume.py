@@ -1,6 +1,7 @@
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.config import load
+from gpt1_ds.config import load, to_yaml
+from gpt1_ds.config.sections import OptimizerConfig
 from gpt1_ds.training import resume
 from gpt1_ds.training.checks import Start
 from tools.runs import TINY, configuration, pretrain
@@ -186,6 +188,17 @@ def test_the_state_of_another_optimizer_is_refused(
     for source, now in (("runs/adamw", "adam2018"), ("runs/adamw", "lamb"), ("started", "muon")):
         more = [f"run.name={now}", f"checkpoint.resume={source}", f"optimizer.name={now}", "run.dir=again"]
         assert main(["pretrain", *words, *more, "--nproc", "1"]) == 0
+    more = [
+        "optimizer.name=muon",
+        "checkpoint.resume=runs/adamw",
+        "run.name=stored",
+        "checkpoint.mirror=file:///tmp/no",
+    ]
+    start = Start(configuration([*words, *more]), 1)
+    start.run_dir.create()
+    start.run_dir.config.write_text(to_yaml(replace(start.resolved, optimizer=OptimizerConfig(name="adamw"))))
+    with pytest.raises(ConfigError, match=r"has the means of gradients that optimizer\.name=adamw keeps"):
+        start.check()  # no step was trained there, and nothing of another configuration can be in the store
     with pytest.raises(ConfigError, match=r"optimizer\.name was 'adamw' and is now 'muon'; set it back, choose"):
         resume.check("runs/x", resume.changes(load([], []), load([], ["optimizer.name=muon"])))
 
@@ -208,6 +221,7 @@ def test_rows_that_are_not_the_next_ones_are_said(
             "read 16 of them by step 2; some are read again, others later",
         ),
         ("e", ["optimizer.lr=1e-4"], ""),
+        ("f", [f"data.path=[{{path: {tiny_data}, weight: 3}}]"], ""),
     ):
         assert main(["pretrain", *words, *more, f"run.name={name}", "--dry-run"]) == 0
         said = re.findall(r"checkpoint\.resume=runs/old: .*", capfd.readouterr().out)
@@ -215,3 +229,23 @@ def test_rows_that_are_not_the_next_ones_are_said(
         if name in "ad":
             assert main(["pretrain", *words, *more, f"run.name={name}", "--nproc", "1"]) == 0
             assert line in RunDir(Path("runs", name)).rank_log(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ("objective.density=0.15", "objective.density=0.3", {"tokens of text in a row"}),
+        ("model.context=64", "model.context=128", {"model.context", "tokens of text in a row"}),
+        ("objective.copies=2", "objective.copies=3", {"objective.copies"}),
+        (
+            "data.path=[{path: a, weight: 2}, {path: b, weight: 6}]",
+            "data.path=[{path: a}, {path: b, weight: 3}]",
+            set(),
+        ),
+        ("data.path=[{path: a}, {path: b}]", "data.path=[{path: a}, {path: b, weight: 3}]", {"fractions of data.path"}),
+    ],
+)
+def test_what_the_order_of_rows_depends_on(before: str, now: str, told: set[str]) -> None:
+    preset = "pretrain/bert_books_cpu" if "copies" in now else "pretrain/t5_books_cpu"
+    old, new = (resume._order(1, load([preset], ["data.path=a", one])) for one in (before, now))
+    assert {key for key in old if old[key] != new[key]} == told
