@@ -20,7 +20,7 @@ from gpt1_ds.scaling.isoflop import WIDTH, parabola
 from gpt1_ds.scaling.laws import exponents, frontier, has_frontier, predicted_loss
 from gpt1_ds.scaling.points import FRESH_EPOCHS, KINDS, groups
 from gpt1_ds.scaling.predict import Fit
-from gpt1_ds.scaling.tables import DIVERGED
+from gpt1_ds.scaling.tables import DIVERGED, LOST
 from gpt1_ds.tracking.record import read_records
 
 if TYPE_CHECKING:
@@ -300,7 +300,9 @@ def learning_rates(study: ScalingResults, sizes: SizeColours) -> Drawing:
         (n, d, *_), done = key, [cell for cell in cells if cell.done]
         style = {"linewidth": 1.2, "linestyle": LINES[number % 4], "label": f"N = {count(n)}, D = {count(d)}"}
         figures.curve(axes, done, _rate, sizes(n), **style)
-        gone = [_rate(cell) for cell in study.cells if not cell.done and point(cell) == key]  # seeds of each rate
+        gone = [
+            _rate(cell) for cell in study.cells if cell.outcome in LOST and point(cell) == key
+        ]  # seeds of each rate
         means = zip(*figures.means(done, _rate), strict=True)
         _, loss, rate = min((sum(math.isclose(at, x, rel_tol=1e-6) for x in gone), loss, at) for at, loss in means)
         axes.plot(rate, loss, "*", color=sizes(n), markersize=14, markeredgecolor="black", zorder=4)

@@ -50,6 +50,7 @@ COLUMNS = {  # of results.csv: name -> what it says; configs/README.md shows the
 }
 OUTCOMES = ("done", "diverged", "dominated", "failed", "running", "waiting")
 DONE, DIVERGED, DOMINATED, FAILED, RUNNING, WAITING = OUTCOMES
+LOST = (DIVERGED, DOMINATED, FAILED)  # outcomes of a cell that gives no loss
 DOWNSTREAM = ("cell", "n", "d", "flops", "task", "metric", "value", "control", "chance")  # columns of downstream.csv
 CONVENTIONS = {name: COLUMNS[f"n_{name}"] for name in ("matrices_head", "all", "transformer")}  # what n may count
 TEXTS = ("cell", "arm", "kind", "schedule", "outcome", "reason", "run")  # the other columns are numbers

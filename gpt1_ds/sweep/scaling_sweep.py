@@ -27,7 +27,7 @@ from gpt1_ds.plan.memory import peak
 from gpt1_ds.plan.planning import usable_bytes
 from gpt1_ds.scaling import tables
 from gpt1_ds.scaling.checks import DECADE
-from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE
+from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE, LOST
 from gpt1_ds.sweep import outcome
 from gpt1_ds.sweep.outcome import ENDED
 from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
@@ -146,7 +146,7 @@ def mark_best_rates(found: Sequence[dict[str, Any]]) -> None:
     mean of the seeds that did not diverge is that of the lucky ones.
     """
     losses: dict[tuple[int, int, int], dict[float, list[float]]] = {}
-    lost = Counter((row["n"], row["d"], row["u"], row["learning_rate"]) for row in found if row["outcome"] != DONE)
+    lost = Counter((row["n"], row["d"], row["u"], row["learning_rate"]) for row in found if row["outcome"] in LOST)
     for row in found:
         if row["outcome"] == DONE:
             point = losses.setdefault((row["n"], row["d"], row["u"]), {})

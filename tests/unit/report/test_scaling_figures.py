@@ -186,15 +186,17 @@ def test_the_best_rate_is_marked_and_lost_ones_too(study: ScalingResults) -> Non
         assert star.get_xdata()[0] == pytest.approx(best)
 
 
-def test_no_star_for_a_rate_that_lost_a_seed(tmp_path: Path) -> None:
-    rows = ["1e-3,3.2,done", "1e-3,3.3,done", "2e-3,3.0,done", "2e-3,,diverged", "4e-3,3.1,done", "4e-3,,dominated"]
+@pytest.mark.parametrize(("outcome", "star"), [("dominated", 1e-3), ("waiting", 4e-3)])
+def test_no_star_for_a_rate_that_lost_a_seed(outcome: str, star: float, tmp_path: Path) -> None:
+    rows = ["1e-3,3.2,done", "1e-3,3.3,done", "2e-3,3.0,done", "2e-3,,diverged", "4e-3,3.1,done"]
+    rows.append(f"4e-3,,{outcome}")
     (tmp_path / "results.csv").write_text(
         "n,d,layers,width,learning_rate,loss,outcome\n" + "".join(f"1e6,1e8,2,64,{row}\n" for row in rows)
     )
     figures.set_up()
     study = read_scaling_results(tmp_path)
     (axes,) = learning_rates(study, SizeColours(study)).figure.axes
-    assert [one.get_xdata()[0] for one in axes.lines if one.get_marker() == "*"] == [pytest.approx(1e-3)]
+    assert [one.get_xdata()[0] for one in axes.lines if one.get_marker() == "*"] == [pytest.approx(star)]
 
 
 def test_iso_n_curves_join_equal_sizes(study: ScalingResults) -> None:
