@@ -340,7 +340,8 @@ _PLAIN_NAME = re.compile(r"(?:--)?[a-z][a-z_.-]{0,60}")  # of an option or a key
 _SIGNATURES = ("sig", "signature", "x-amz-signature", "x-goog-signature")
 _ISSUED = re.compile(  # tokens that say by their form what they are
     r"""(?<![\w-])(?:hf_[A-Za-z0-9]{20,} | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
-    | sk-[\w-]{20,} | xox[abprs]-[\w-]{10,} | (?:AKIA|ASIA)[0-9A-Z]{16}(?!\w) | eyJ[\w-]{10,}\.eyJ[\w-]{10,})
+    | sk-(?=[\w-]{20})[\w-]*?[A-Za-z0-9]{16} | xox[abprs]-[\w-]{10,} | (?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)
+    | eyJ[\w-]{10,}\.eyJ[\w-]{10,})
     | -----BEGIN[ A-Z]*PRIVATE\ KEY""",
     re.VERBOSE,
 )

@@ -71,6 +71,8 @@ def adopt(
 
 def _prefix(name: str | Path) -> Path:
     path = Path(name).absolute()  # a link's own name: what it leads to may have another, and another neighbour
+    if path.is_symlink() and path.suffix not in ENDINGS:
+        path = path.resolve()
     return path.with_suffix("") if path.suffix in ENDINGS else path
 
 

@@ -214,7 +214,9 @@ def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[s
             f"its similarity is {similarity!r:.40}: search and evaluate --sts take the cosine of the same vectors"
         )
     if others := [f"{other!r:.40} ({text!r:.60})" for other, text in prompts.items() if text and other != name]:
-        remarks.append(f"its prompts {', '.join(others[:_MOST_PROMPTS])} are left out: begin texts with them yourself")
+        more = [f"{len(others) - _MOST_PROMPTS} more"] if len(others) > _MOST_PROMPTS else []
+        told = ", ".join([*others[:_MOST_PROMPTS], *more])
+        remarks.append(f"its prompts {told} are left out: begin texts with them yourself")
     return prompt, size, tuple(remarks)
 
 

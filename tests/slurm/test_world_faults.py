@@ -44,13 +44,13 @@ def next_of(cluster: Cluster, job: str, name: str) -> str:
 
 
 def waits(cluster: Cluster, said: Path, job: str, pause: int) -> bool:
-    """Whether `said` names `pause`, in seconds, and SLURM lets `job` start within it.
+    """Whether `said` names `pause`, in seconds, and SLURM lets `job` start so much later.
 
     SLURM counts in whole seconds, and `sbatch` adds the pause before its request arrives: SLURM's own difference of
-    the two times is shorter by what lies between.
+    the two times is shorter by what lies between, a second or two on a machine with other work.
     """
     submitted, start = (datetime.fromisoformat(cluster.state(job)[key]) for key in ("SubmitTime", "EligibleTime"))
-    return f"tried again in {pause} s" in said.read_text() and 0 < (start - submitted).total_seconds() <= pause
+    return f"tried again in {pause} s" in said.read_text() and pause - 2 <= (start - submitted).total_seconds() <= pause
 
 
 def test_each_fault_passes_and_the_run_is_done(

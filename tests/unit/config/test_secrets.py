@@ -25,6 +25,8 @@ REFUSED = {
         f"curl -s -u me:{SECRET} https://a/b",
         "huggingface-cli login hf_" + "a" * 34,
         "aws configure set x AKIA" + "A" * 16,
+        "echo sk-proj-" + "aB3-" * 2 + "aB3x" * 5,
+        "echo sk-" + "0f" * 16,
         f"curl 'https://a.blob.core.windows.net/x?sv=1&sig={SECRET}'",
     ),
     "slurm.options": (f"--comment=https://me:{SECRET}@a", f"--my-password={SECRET}"),
@@ -52,6 +54,7 @@ TAKEN = {
         "curl 'https://a/b?page=1' --silent",
         "export PWD_BEFORE=; wandb login --relogin",
         "conda activate key",
+        "conda activate sk-learn-baseline-comparison",
     ),
     "slurm.options": ("--reservation=NAME", "--comment=tokens and keys", "--gres=gpu:8"),
 }

@@ -85,6 +85,12 @@ def test_links_to_pairs_of_other_names(
     verify_dataset(tmp_path / "out")
 
 
+def test_a_link_whose_name_is_no_pairs(tokenizer: Tokenizer, tokenizer_folder: Path, tmp_path: Path) -> None:
+    pair = write_pair(tmp_path / "pair", ids_of(tokenizer, DOCUMENTS[20:30]))
+    (tmp_path / "newest").symlink_to(f"{pair}.bin")
+    assert adopt([tmp_path / "newest"], tokenizer_folder, tmp_path / "out").split("train").documents == 10
+
+
 def test_several_sequences_are_sentences(tokenizer: Tokenizer, tokenizer_folder: Path, tmp_path: Path) -> None:
     documents = [[tokenizer.encode("One.").tolist(), [*tokenizer.encode(" Two.").tolist(), tokenizer.eod_id]]] * 3
     dataset = adopt([write_pair(tmp_path / "a", documents)], tokenizer_folder, tmp_path / "out")

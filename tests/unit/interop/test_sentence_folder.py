@@ -24,6 +24,11 @@ def read(folder: Path, **settings: Any) -> SentenceFolder:
     return sentence_folder.read(folder)
 
 
+def test_of_many_prompts_the_rest_is_counted(tmp_path: Path) -> None:
+    (told,) = read(tmp_path, prompts={f"n{number}": "x: " for number in range(7)}).remarks
+    assert "'n3' ('x: '), 3 more are left out: begin" in told
+
+
 def test_prompts_that_are_left_out_are_named(tmp_path: Path) -> None:
     both = {"query": "query: ", "passage": "passage: ", "empty": ""}
     found = read(tmp_path, prompts=both)
