@@ -269,7 +269,7 @@ def train(options: argparse.Namespace, config: Config, plan: Callable[[Start], I
     target = "pretraining:pretrain" if is_text else "finetuning:finetune"
     given = start.resolved if is_text else start.config
     told = (options.nproc, start.run_dir, options.restarts)
-    code = restarts.start(f"gpt1_ds.training.{target}", (given,), *told)
+    code = restarts.start(f"gpt1_ds.training.{target}", given, *told)
     from gpt1_ds.report.profile_page import update_profile  # which loads what draws
 
     update_profile(start.config)

@@ -104,10 +104,11 @@ def take(run_dir: RunDir, config: Config) -> None:
 
 
 def begins_anew(config: Config) -> bool:
-    """Whether `checkpoint.resume=never` is still to be done: the next job of a run, and a process of a job that has
-    taken the folder, continue.
+    """Whether `checkpoint.resume=never` is still to be done: the next job of a run, a process of a job that has taken
+    the folder, and ranks that torchrun starts again continue.
     """
-    restarted = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    counts = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
+    restarted = any(count not in ("", "0") for count in counts)
     continues = restarted or CONTINUES in os.environ or RUN_VARIABLE in os.environ
     return config.checkpoint.resume == "never" and not continues
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.manifest import step_of
@@ -17,7 +17,9 @@ from gpt1_ds.common.errors import LaunchError, TrainingError, UserError, one_lin
 from gpt1_ds.common.files import this_node
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount
+from gpt1_ds.config import Config
 from gpt1_ds.launcher import launch
+from gpt1_ds.training.claim import begins_anew
 
 
 def check(restarts: int, nproc: int | None) -> None:
@@ -30,23 +32,28 @@ def check(restarts: int, nproc: int | None) -> None:
         )
 
 
-def start(target: str, arguments: tuple[Any, ...], nproc: int | None, run_dir: RunDir, restarts: int) -> int:
-    """Run `module:function` like launch.start. After a rank was lost all local ranks begin again, if a step was saved
-    since they began, up to `restarts` times. Raises what ended them else.
+def start(target: str, config: Config, nproc: int | None, run_dir: RunDir, restarts: int) -> int:
+    """Run `module:function` of a configuration like launch.start. After a rank was lost all local ranks begin again, if
+    a step was saved since they began, up to `restarts` times. Raises what ended them else.
     """
     made = 0
     while True:
-        began = _newest_step(run_dir)
+        began = _newest(run_dir)
         try:
-            return launch.start(target, arguments, nproc)
+            return launch.start(target, (config,), nproc)
         except (UserError, TrainingError) as error:
-            step = _newest_step(run_dir)
+            step, _ = newest = _newest(run_dir)
             if made >= restarts or not error.may_restart:
                 raise
-            if step <= began:
-                log.say(f"--restarts={restarts}: no step was saved since step {began}, so the ranks do not begin again")
+            # what `never` moves aside has steps of its own
+            is_saved = step > 0 and newest != began if begins_anew(config) else step > began[0]
+            if not is_saved:
+                told = f"no step was saved since step {began[0]}, so the ranks do not begin again"
+                log.say(f"--restarts={restarts}: {told}")
                 raise
             made += 1
+            if begins_anew(config):  # they have done so
+                config = replace(config, checkpoint=replace(config.checkpoint, resume="auto"))
             ended = round(time.time(), 2)
             log.say(f"{error}\nall ranks begin again at step {step} ({made} of {amount(restarts, 'restart')})")
             about = {"host": this_node(), "restarts": made, "reason": one_line(error)}
@@ -71,5 +78,7 @@ def first_step_note(run_dir: RunDir) -> Callable[[int], None]:
     return tell
 
 
-def _newest_step(run_dir: RunDir) -> int:
-    return max((step_of(path) or 0 for path in steps_in(run_dir.checkpoints)), default=0)
+def _newest(run_dir: RunDir) -> tuple[int, int]:
+    """Returns the step of the newest checkpoint, 0 where there is none, and the inode of its folder."""
+    found = steps_in(run_dir.checkpoints)
+    return (step_of(found[-1]) or 0, found[-1].stat().st_ino) if found else (0, 0)

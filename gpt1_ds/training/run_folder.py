@@ -17,6 +17,7 @@ from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.training import claim
 from gpt1_ds.training.configuration import resolved
+from gpt1_ds.training.mirror import Copies, place_of
 
 
 @contextlib.contextmanager
@@ -30,6 +31,8 @@ def locked_run_dir(run_dir: RunDir, config: Config, groups: ProcessGroups) -> It
 
         def take() -> None:
             stack.enter_context(RunLock(run_dir.lock, config.guard.lock_timeout))
+            if (address := config.checkpoint.mirror) is not None and claim.begins_anew(config):
+                Copies(place_of(address, config.run.name), run_dir, config.checkpoint).refuse()
             claim.take(run_dir, resolved(config))
 
         groups.on_rank_0(take)

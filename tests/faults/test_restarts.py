@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ def with_restarts(number: int):  # type: ignore[no-untyped-def]
 
     def life(words: list[str], ranks: int) -> int:
         target, config = "gpt1_ds.training.pretraining:pretrain", runs.configuration(words)
-        return restarts.start(target, (config,), ranks, runs.folder(words), number)
+        return restarts.start(target, config, ranks, runs.folder(words), number)
 
     return life
 
@@ -45,8 +46,15 @@ def alone(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str
     return words
 
 
-def test_two_are_killed_and_all_is_as_if_none_had_been(alone: list[str], tmp_path: Path) -> None:
-    run = Background([*alone[:-1], f"run.dir={tmp_path}"], 2, with_restarts(2))
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_two_are_killed_and_all_is_as_if_none_had_been(resume: str, alone: list[str], tmp_path: Path) -> None:
+    """A run that begins anew does so once."""
+    words = [*alone[:-1], f"run.dir={tmp_path}"]
+    if resume == "never":
+        shutil.copytree(runs.folder(alone).path, runs.folder(words).path)
+    run = Background([*words, f"checkpoint.resume={resume}"], 2, with_restarts(2))
+    if resume == "never":
+        run.wait_for(lambda: bool(runs.events(run.run_dir, "replaced")))
     for number, rank in enumerate((1, 0), 1):
         run.wait_for(lambda n=number: len(runs.events(run.run_dir, "started")) == n)  # type: ignore[misc]
         kill(run, rank)
@@ -64,7 +72,7 @@ def test_two_are_killed_and_all_is_as_if_none_had_been(alone: list[str], tmp_pat
 
 def test_torchrun_starts_them_again(alone: list[str], tmp_path: Path) -> None:
     """Whose agent keeps the store in which the killed ranks left their addresses."""
-    words = [*alone[:-1], f"run.dir={tmp_path}"]
+    words = [*alone[:-1], f"run.dir={tmp_path}", "checkpoint.resume=never"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", f"--master-port={port}"]

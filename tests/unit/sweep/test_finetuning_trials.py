@@ -1,6 +1,7 @@
 """From a fine-tuning study to its trials."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from gpt1_ds.config import load, to_yaml
 from gpt1_ds.data.build import build
 from gpt1_ds.sweep.finetuning_study import Comparison, FinetuningStudy, StudyTask
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, check_tasks
+from gpt1_ds.tasks.base import hash_examples
+from gpt1_ds.tasks.reading import read_task
 from tests.helpers.finetuning_trials import FILE, planned
 from tests.helpers.tasks import DEV, ROWS
 
@@ -117,6 +120,42 @@ def test_a_finished_cell_of_another_configuration_is_refused(tmp_path: Path) -> 
         sweep.check()
     (run_dir.config).write_text(to_yaml(sweep.trials[0].config).replace("log_every: 10", "log_every: 3"))
     sweep.check()  # changes nothing about the result
+
+
+@pytest.mark.parametrize(("key", "value"), [("residual_dropout", "0.5"), ("label_smoothing", "0.3")])
+def test_keys_of_the_model_and_the_targets_make_another_cell(key: str, value: str, tmp_path: Path) -> None:
+    sweep = with_files(tmp_path)
+    run_dir = sweep.trials[0].run_dir
+    run_dir.create()
+    run_dir.config.write_text(re.sub(rf"( {key}): [\d.e-]+", rf"\1: {value}", to_yaml(sweep.trials[0].config)))
+    run_dir.done.touch()
+    run_dir.evaluation.write_text("[]")
+    with pytest.raises(UserError, match=rf"ran with [a-z]+\.{key}={value}, and the study now says"):
+        sweep.check()
+
+
+def test_scores_of_other_examples_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = with_files(tmp_path)
+    trial = sweep.trials[0]
+    trial.run_dir.create()
+    trial.run_dir.config.write_text(to_yaml(trial.config))
+    trial.run_dir.done.touch()
+    entry = {"task": "table", "split": "dev", "step": 9, "metrics": {"accuracy": 0.5}}
+    entry["data"] = hash_examples(read_task(trial.section).splits["dev"])
+    trial.run_dir.evaluation.write_text(json.dumps([entry]))
+    sweep.check()
+    assert not capsys.readouterr().err
+    (tmp_path / "dev.csv").write_text(DEV.replace("x,yes", "x,no"))
+    sweep.check()
+    assert f"its scores of dev are of other examples than {tmp_path} now has" in capsys.readouterr().err
+
+
+def test_choices_of_both_signs_have_folders_of_their_own(tmp_path: Path) -> None:
+    names = [
+        trial.config.run.name for trial in planned(tmp_path, FILE + "choose: {task.transfer_layers: [-1, 1]}\n").trials
+    ]
+    assert len(set(names)) == len(names) == 16
+    assert names[0].endswith("task.transfer_layers-minus-1/seed-1")
 
 
 @pytest.mark.parametrize(("value", "told"), [("0.5", "pearson 0.5000"), ("null", "pearson null")])

@@ -143,6 +143,17 @@ def test_unknown_keys_get_a_suggestion(tmp_path: Path) -> None:
         (MINIMAL + "pretrain: [{preset: p, run.seed: 1}]", "pretrain.p: run.seed is set by the study"),
         (MINIMAL + "overrides: x=3", "is no mapping of configuration keys"),
         (MINIMAL + "seeds: [1, 1]", "must be different numbers"),
+        (MINIMAL + "seeds: [9223372036854775808]", "from 0 to 2**63-1"),
+        (MINIMAL + "variants: {majority: {x.y: 1}}", "variants: 'majority' is what the study itself calls something"),
+        (
+            MINIMAL + "variants: {transfer 1: {x.y: 1}}\nlayer_transfer: {tasks: [cola], layers: [1]}",
+            "variants: 'transfer 1' is what the study itself calls something",
+        ),
+        (
+            "checkpoint: x\ntasks: [{preset: finetune/cola, name: figures}]",
+            "tasks: 'figures' is what the study itself calls something",
+        ),
+        (MINIMAL + "choose: {x.y: [1e+4, 1e-4]}", "choose: two runs of a cell would lie in the folder x.y-1e-4"),
         (MINIMAL + "seeds: [many]", "'many'"),
         (MINIMAL + "jobs: 0", "jobs=0 is too small"),
         (MINIMAL + "name: a/b", "cannot name a folder"),

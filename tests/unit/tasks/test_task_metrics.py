@@ -12,7 +12,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Kind, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
 from gpt1_ds.tasks.kinds import KINDS, Classification
-from gpt1_ds.tasks.metrics import measure, score, submission_name, write_submission
+from gpt1_ds.tasks.metrics import measure, read_submission, score, submission_name, write_submission
 from gpt1_ds.tasks.registry import SPECS
 from tests.helpers.words import WordTokenizer
 
@@ -157,3 +157,10 @@ def test_a_submission_of_scores(tmp_path: Path) -> None:
 def test_ids_that_no_submission_can_hold(ids: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):
         write_submission(task(), made([None, None], ids=ids).ids, np.array([0, 1]), tmp_path)
+
+
+@pytest.mark.parametrize(("name", "content"), [("x-dev.tsv", "index\tprediction\n0\t1\n2"), ("x-dev.json", '{"a": ')])
+def test_a_torn_file_of_predictions_is_named(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=f"{name}: damaged; remove the run's folder"):
+        read_submission(tmp_path / name)

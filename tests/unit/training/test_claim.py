@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load, to_yaml
 from gpt1_ds.training import claim
+from tools import runs
 
 WORDS = ["model.vocab_size=500", "train.steps=9"]
 
@@ -99,7 +101,9 @@ def test_never_begins_anew_and_deletes_nothing(run_dir: RunDir) -> None:
         save(run_dir)
 
 
-@pytest.mark.parametrize("variable", ["SLURM_RESTART_COUNT", "GPT1_DS_CONTINUES", "GPT1_DS_RUN"])
+@pytest.mark.parametrize(
+    "variable", ["SLURM_RESTART_COUNT", "GPT1_DS_CONTINUES", "GPT1_DS_RUN", "TORCHELASTIC_RESTART_COUNT"]
+)
 def test_the_next_job_of_a_run_does_not_begin_anew_again(
     run_dir: RunDir, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,3 +127,17 @@ def test_a_configuration_that_cannot_be_read_is_no_claim(run_dir: RunDir) -> Non
     save(run_dir)
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         claim.decide(run_dir, configured())
+
+
+def test_a_store_that_holds_the_run_refuses_before_anything_moves(tiny_data: Path, tmp_path: Path) -> None:
+    words = [
+        f"data.path={tiny_data}",
+        f"run.dir={tmp_path}",
+        "train.steps=2",
+        f"checkpoint.mirror=file://{tmp_path}/store",
+    ]
+    assert runs.pretrain(words, 1) == 0
+    with pytest.raises(ConfigError, match=r"holds a run of this name, and checkpoint\.resume=never begins anew"):
+        runs.pretrain([*words, "checkpoint.resume=never"], 1)
+    assert [folder.name for folder in tmp_path.iterdir() if "replaced" in folder.name] == []
+    assert steps_in(runs.folder(words).checkpoints)
