@@ -49,6 +49,8 @@ SOURCE = "checkpoint.init_from"
 PRETRAINED = "pretrained"  # of a row: the model of `pretrain` that it begins with
 STEP = "pretrained_step"  # of a row: the step whose checkpoint of that model it begins with; without: the last
 OWN_KEYS = ("run.name", "run.seed")  # the study sets them for every cell
+_TAKEN = {"tasks": ("figures", PRETRAINED), "variants": ALL_CONTROLS}  # folders and rows of the study's own
+_OF_CURVE = re.compile(r"transfer (nothing|\d+)")  # rows of the layer-transfer curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +163,12 @@ class FinetuningStudy(StudySettings):
                 yield f"{kind}: {names[folders.index('')]!r} cannot name a folder; use letters and digits"
             for folder in sorted({folder for folder in folders if folder and folders.count(folder) > 1}):
                 yield f"{kind}: two of them would lie in the folder {folder}; give one another name"
+            for name in names:
+                if name in _TAKEN[kind] or (self.layer_transfer is not None and _OF_CURVE.fullmatch(name)):
+                    yield f"{kind}: {name!r} is what the study itself calls something; give it another name"
+        tried = [cell_folder("", "", " ".join(choice)) for choice in self.choices]
+        for folder in sorted({folder for folder in tried if tried.count(folder) > 1}):
+            yield f"choose: two runs of a cell would lie in the folder {folder}; write the values otherwise"
         for name in self.controls:
             if name not in self.rows:
                 yield f"controls: {name!r} is no row; choose from {', '.join(self.rows)}"
@@ -240,6 +248,12 @@ def folder_name(name: str) -> str:
     return re.sub(r"[^\w.]+", "-", name).strip("-.")
 
 
+def cell_folder(task: str, variant: str, choice: str) -> str:
+    """Returns the path of a cell's runs below the study's folder. In a choice a minus before a number stays one."""
+    parts = (task, variant, re.sub(r"=-(?=[\d.])", "=minus-", choice))
+    return "/".join(folder_name(part) for part in parts if part)
+
+
 def _typed(key: str, value: Any) -> Any:
     """`value` as its field wants it: tasks as mappings, keys of the configuration as key=value overrides."""
     if key == "tasks":
@@ -295,8 +309,8 @@ def _known(name: Any) -> list[str]:
 
 
 def _seed_problems(key: str, seeds: Sequence[int]) -> Iterator[str]:
-    if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
-        yield f"{key}={seeds} must be different numbers from 0 on"
+    if len(set(seeds)) < len(seeds) or any(not 0 <= seed < 2**63 for seed in seeds):
+        yield f"{key}={seeds} must be different numbers from 0 to 2**63-1"
 
 
 LEAST = 16  # examples

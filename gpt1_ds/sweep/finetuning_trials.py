@@ -33,12 +33,12 @@ from gpt1_ds.sweep.finetuning_study import (
     STEP,
     FinetuningStudy,
     LayerTransfer,
-    folder_name,
+    cell_folder,
     named_last,
 )
 from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
-from gpt1_ds.tasks.base import ControlAnswers, Task
+from gpt1_ds.tasks.base import ControlAnswers, Task, hash_examples
 from gpt1_ds.tasks.encoding import fitted, symbol_roles
 from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
@@ -48,7 +48,8 @@ from gpt1_ds.tracking.record import of_run, read_entries
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
 # A finished trial whose configuration differs in one of these is another experiment.
-RESULT_KEYS = (*TRAINING_KEYS, "checkpoint.init_from", "checkpoint.positions", "task.")
+RESULT_KEYS = (*TRAINING_KEYS, "model.", "checkpoint.init_from", "checkpoint.positions", "task.")
+NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,7 +79,7 @@ class FinetuningTrial(Trial):
         return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
 
     def must_keep(self, key: str) -> bool:
-        return key.startswith(RESULT_KEYS) and key != "task.answer"  # no score depends on that one
+        return key.startswith(RESULT_KEYS) and key not in NOT_RESULT_KEYS
 
     def differences(self) -> Iterator[str]:
         return super().differences() if self.done else iter(())
@@ -126,16 +127,27 @@ class FinetuningSweep(Sweep):
         return {**place, "choice": trial.choice} if trial.choice else place
 
     def check(self) -> None:
-        """Raise UserError also for tasks whose files cannot be read."""
+        """Raise UserError also for tasks whose files cannot be read. Says which cells have scores of other examples."""
         problems = [problem for trial in self.trials for problem in trial.differences()]
         sections = {trial.task: trial.section for trial in self.trials}
         problems += _trend_problems(self.study, sections)
         for section in sections.values():
             try:
-                read_task(section)
+                for note in self._scored_otherwise(section, read_task(section)):
+                    say(note)
             except UserError as error:
                 problems += error.problems
         UserError.raise_all(problems)
+
+    def _scored_otherwise(self, section: TaskConfig, data: TaskData) -> Iterator[str]:
+        here = {split: hash_examples(examples) for split, examples in data.splits.items()}
+        for trial in self.trials:
+            if not trial.done or trial.section != section:
+                continue
+            for entry in of_run(read_entries(trial.run_dir.evaluation)):
+                if entry.get("data", now := here.get(entry["split"])) != now:
+                    told = f"its scores of {entry['split']} are of other examples than {section.path} now has"
+                    yield f"{trial.run_dir.path}: {told}; put them back, or remove the folder"
 
     def table(self) -> Iterator[str]:
         """A line per trial, and the totals."""
@@ -280,7 +292,7 @@ def _configurations(
 def _trial(study: FinetuningStudy, key: tuple[str, str, str], seed: int, config: Config) -> FinetuningTrial:
     """`key` is its task, variant and choice."""
     task, variant, choice = key
-    folder = "/".join(folder_name(part) for part in key if part)
+    folder = cell_folder(task, variant, choice)
     config = replace(config, run=replace(config.run, name=f"{study.name}/{folder}/seed-{seed}", seed=seed))
     config = tracked(config, study.name, arm=variant, column=task)
     return FinetuningTrial(config=config, task=task, variant=variant, choice=choice, seed=seed)

@@ -24,6 +24,7 @@ from gpt1_ds.training import claim, resume
 TRAINING_KEYS = (  # of the configuration: they change what a run learns, whatever it trains on
     *("run.seed", "optimizer.", "schedule.", "train.precision"),
     *("train.steps", "train.tokens", "train.epochs", "train.global_batch", "train.batch_warmup"),
+    "train.label_smoothing",
 )
 
 

@@ -36,11 +36,14 @@ def submission_name(task: str, split: str, ending: str = "tsv") -> str:
 
 
 def read_submission(file: Path) -> dict[str, str]:
-    """Example's id -> its prediction, a label's name, a score, or a text."""
-    if file.suffix == ".json":
-        return dict(json.loads(file.read_text()))
-    lines = file.read_text().splitlines()[1:]
-    return dict(line.rsplit("\t", 1) for line in lines)
+    """Example's id -> its prediction, a label's name, a score, or a text. Raises DataError for a damaged file."""
+    try:
+        if file.suffix == ".json":
+            return dict(json.loads(file.read_text()))
+        lines = file.read_text().splitlines()[1:]
+        return dict(line.rsplit("\t", 1) for line in lines)
+    except ValueError:
+        raise DataError(f"{file}: damaged; remove the run's folder, and its study makes it again") from None
 
 
 def write_submission(

@@ -122,15 +122,17 @@ def test_a_finished_cell_of_another_configuration_is_refused(tmp_path: Path) -> 
     sweep.check()  # changes nothing about the result
 
 
-@pytest.mark.parametrize(("key", "value"), [("residual_dropout", "0.5"), ("label_smoothing", "0.3")])
+@pytest.mark.parametrize(("key", "value"), [("model.residual_dropout", "0.5"), ("train.label_smoothing", "0.3")])
 def test_keys_of_the_model_and_the_targets_make_another_cell(key: str, value: str, tmp_path: Path) -> None:
     sweep = with_files(tmp_path)
     run_dir = sweep.trials[0].run_dir
     run_dir.create()
-    run_dir.config.write_text(re.sub(rf"( {key}): [\d.e-]+", rf"\1: {value}", to_yaml(sweep.trials[0].config)))
+    run_dir.config.write_text(
+        re.sub(rf"( {key.partition('.')[2]}): [\d.e-]+", rf"\1: {value}", to_yaml(sweep.trials[0].config))
+    )
     run_dir.done.touch()
     run_dir.evaluation.write_text("[]")
-    with pytest.raises(UserError, match=rf"ran with [a-z]+\.{key}={value}, and the study now says"):
+    with pytest.raises(UserError, match=rf"ran with {key}={value}, and the study now says"):
         sweep.check()
 
 
