@@ -300,9 +300,7 @@ def learning_rates(study: ScalingResults, sizes: SizeColours) -> Drawing:
         (n, d, *_), done = key, [cell for cell in cells if cell.done]
         style = {"linewidth": 1.2, "linestyle": LINES[number % 4], "label": f"N = {count(n)}, D = {count(d)}"}
         figures.curve(axes, done, _rate, sizes(n), **style)
-        gone = [
-            _rate(cell) for cell in study.cells if cell.outcome in LOST and point(cell) == key
-        ]  # seeds of each rate
+        gone = [_rate(cell) for cell in study.cells if cell.outcome in LOST and point(cell) == key]
         means = zip(*figures.means(done, _rate), strict=True)
         _, loss, rate = min((sum(math.isclose(at, x, rel_tol=1e-6) for x in gone), loss, at) for at, loss in means)
         axes.plot(rate, loss, "*", color=sizes(n), markersize=14, markeredgecolor="black", zorder=4)
