@@ -168,7 +168,16 @@ class Copies:
                 log.say(f"checkpoint of step {details['step']} was not copied: {details['error']}")
 
     def copy_once(self) -> None:
-        """Copy all that is not there, in this thread. Raises UserError for the first that fails."""
+        """Copy all that is not there, in this thread. Raises UserError for the first that fails, and for a store that is
+        ahead of the run folder: it would lose the lines of its newer steps and its best checkpoint.
+        """
+        here, _ = resume.newest_whole(self.run_dir)
+        for newest in store.whole(self.place.names())[-1:]:
+            if here is None or (manifest.step_of(here) or 0) < (manifest.step_of(Path(newest)) or 0):
+                raise CheckpointError(
+                    f"{self.place}: holds {newest}, which is newer than what is whole in {self.run_dir.path}; bring it "
+                    f"back with gpt1-ds checkpoint fetch {self.place} --out NEW_FOLDER, or copy to another address"
+                )
         for folder in folders.steps_in(self.run_dir.checkpoints)[::-1]:
             if self._copy(folder):
                 log.say(f"{folder}: copied to {self.place}")

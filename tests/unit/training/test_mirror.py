@@ -121,6 +121,22 @@ def test_by_hand_it_needs_a_run(tmp_path: Path) -> None:
         mirror.fetch_run("s4://a", tmp_path / "run")
 
 
+def test_by_hand_an_older_folder_takes_nothing_from_a_newer_store(run: RunDir, tmp_path: Path) -> None:
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    there = tmp_path / "store" / run.path.name
+    before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+    older = RunDir(tmp_path / run.path.name)
+    shutil.copytree(run.path, older.path)
+    older.metrics.write_text("")
+    (shard,) = older.checkpoint(6).glob("state/*.safetensors")
+    os.truncate(shard, 100)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"holds step-00000006, which is newer .* checkpoint fetch .*, or copy"):
+            mirror.copy_run(older.path, f"file://{tmp_path}/store")
+        shutil.rmtree(older.checkpoint(6), ignore_errors=True)
+    assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+
+
 def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("store"))
     newest = tmp_path / "run" / "checkpoints" / "step-00000006"
