@@ -15,7 +15,7 @@ from pathlib import Path
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common import deadline
-from gpt1_ds.common.errors import CheckpointError, DamagedError, DataError, WorldError
+from gpt1_ds.common.errors import CheckpointError, DamagedError, WorldError
 from gpt1_ds.common.files import sha256_file, sync_folder
 from gpt1_ds.common.remote import asked, file_system, reached, without_secrets
 
@@ -115,19 +115,18 @@ def copy(folder: Path, store: Store) -> bool:
 
 
 def fetch(store: Store, folder: Path) -> None:
-    """Bring the checkpoint that `store` is back into an empty folder, verified. Raises CheckpointError for a damaged
-    one.
+    """Bring the checkpoint that `store` is back into an empty folder, verified. Raises DamagedError for a damaged one,
+    and DataError where the store lets nobody read it, which damages nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / manifest.NAME).write_bytes(store.read(manifest.NAME))
-    facts = manifest.read(folder)
+    facts, there = manifest.read(folder), set(store.names())
     for name, file in facts["files"].items():
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise CheckpointError(f"{store}: names a file outside the folder: {name!r:.80}; refused")
-        try:
-            store.get(name, folder / name, file["bytes"])
-        except DataError as error:  # what its manifest lists is not there
-            raise DamagedError(f"{store}: damaged: {error.problems[0]}") from None
+        if name not in there:
+            raise DamagedError(f"{store}: damaged: {name}, which its manifest lists, is missing")
+        store.get(name, folder / name, file["bytes"])
     verify_files(folder, facts)
     for below in {(folder / name).parent for name in facts["files"]} | {folder}:
         sync_folder(below)

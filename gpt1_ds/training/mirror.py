@@ -73,10 +73,8 @@ def fetch_run(address: str, folder: Path) -> str:
     run_dir.create()
     copies = Copies(place, run_dir, CheckpointConfig())
     copies.bring_newest()
-    if not (found := folders.steps_in(run_dir.checkpoints)):
-        raise CheckpointError(f"{place}: holds damaged checkpoints alone; look at the lines above")
     write_atomic(run_dir.config, place.read(run_dir.config.name))
-    return found[-1].name
+    return folders.steps_in(run_dir.checkpoints)[-1].name
 
 
 class Mirror:
@@ -168,8 +166,8 @@ class Copies:
                 log.say(f"checkpoint of step {details['step']} was not copied: {details['error']}")
 
     def copy_once(self) -> None:
-        """Copy all that is not there, in this thread. Raises UserError for the first that fails, and for a store that is
-        ahead of the run folder: it would lose the lines of its newer steps and its best checkpoint.
+        """Copy all that is not there, in this thread. Raises UserError for the first that fails, and for a store that
+        is ahead of the run folder: it would lose the lines of its newer steps and its best checkpoint.
         """
         here, _ = resume.newest_whole(self.run_dir)
         for newest in store.whole(self.place.names())[-1:]:
@@ -199,7 +197,8 @@ class Copies:
 
     def bring_newest(self) -> None:
         """Bring the newest whole checkpoint of the store into the run folder with the records, unless one as new is
-        whole there, and the best one, unless it is. Raises UserError for a store that cannot be reached.
+        whole there, and the best one, unless it is. Raises UserError for a store that cannot be reached or read, and
+        where nothing whole is left in either place: a run from scratch would bury what is there.
         """
         names = self.place.names()
         self._bring_newest(names)
@@ -207,8 +206,8 @@ class Copies:
 
     def _bring_newest(self, names: Collection[str]) -> None:
         here, damaged = resume.newest_whole(self.run_dir)
-        newest = None if here is None else manifest.step_of(here)
-        for name in reversed(store.whole(names)):
+        newest, found = None if here is None else manifest.step_of(here), store.whole(names)
+        for name in reversed(found):
             if newest is not None and newest >= (manifest.step_of(Path(name)) or 0):
                 return
             for folder in [one for one in damaged if folders.published_name(one) == name]:
@@ -222,6 +221,11 @@ class Copies:
             write_atomic(self.run_dir.latest, f"{name}\n")
             self.run_dir.add_event("brought back", checkpoint=name, source=str(self.place))
             return
+        if here is None and found:
+            raise CheckpointError(
+                f"{self.place}: holds damaged checkpoints alone; look at the lines above, and to begin anew delete "
+                "what is there, or choose another run.name"
+            )
 
     def refuse(self) -> None:
         """Raise ConfigError where the store holds a run: one that begins anew would mix with it."""

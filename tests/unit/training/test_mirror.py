@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from gpt1_ds.checkpoint import manifest, store
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.cli import main
-from gpt1_ds.common.errors import CheckpointError, ConfigError, UserError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load_recorded
 from gpt1_ds.config.sections import CheckpointConfig
@@ -65,6 +67,36 @@ def test_damaged_copies_alone_are_told(run: RunDir, tmp_path: Path) -> None:
         file.write_bytes(b"")
     with pytest.raises(CheckpointError, match="holds damaged checkpoints alone"):
         mirror.fetch_run(f"file://{there}", tmp_path / "run")
+
+
+def test_damaged_copies_alone_are_not_buried(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """A run in an empty folder does not begin from scratch over them; one that has a whole checkpoint continues."""
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    there = tmp_path / "store" / run.path.name
+    for file in there.glob("checkpoints/*/state/*.safetensors"):
+        file.unlink()
+    before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
+    with pytest.raises(UserError, match=r"holds damaged checkpoints alone; .* delete what is there, or choose another"):
+        runs.pretrain(words, 1)
+    assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", run.path.name), run, CheckpointConfig())
+    copies.bring_newest()
+
+
+def test_what_may_not_be_read_is_not_damaged(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = LocalFileSystem.get_file
+
+    def refused(system: LocalFileSystem, there: str, here: str, **options: object) -> None:
+        if "/step-00000006/state/" in there:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), there)
+        fetched(system, there, here, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "get_file", refused)
+    with pytest.raises(DataError, match=r"/step-00000006/state/.*: no right to read it; look at your credentials"):
+        mirror.fetch_run(f"file://{place(run)}", tmp_path / "run")
+    assert not steps_in(tmp_path / "run" / "checkpoints"), "no older one is taken for it"
 
 
 def test_half_a_checkpoint_is_none(run: RunDir, tmp_path: Path) -> None:
@@ -131,7 +163,9 @@ def test_by_hand_an_older_folder_takes_nothing_from_a_newer_store(run: RunDir, t
     (shard,) = older.checkpoint(6).glob("state/*.safetensors")
     os.truncate(shard, 100)
     for _ in range(2):
-        with pytest.raises(CheckpointError, match=r"holds step-00000006, which is newer .* checkpoint fetch .*, or copy"):
+        with pytest.raises(
+            CheckpointError, match=r"holds step-00000006, which is newer .* checkpoint fetch .*, or copy"
+        ):
             mirror.copy_run(older.path, f"file://{tmp_path}/store")
         shutil.rmtree(older.checkpoint(6), ignore_errors=True)
     assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
