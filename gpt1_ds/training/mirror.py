@@ -202,7 +202,7 @@ class Copies:
         """
         names = self.place.names()
         self._bring_newest(names)
-        self._bring_best(names)
+        self._bring_best(store.whole(names))
 
     def _bring_newest(self, names: Collection[str]) -> None:
         here, damaged = resume.newest_whole(self.run_dir)
@@ -278,9 +278,12 @@ class Copies:
                 self.place.write(path.relative_to(self.run_dir.path).as_posix(), path.read_bytes())
 
     def _prune(self) -> None:
-        """Delete there what the run folder's rules delete here."""
+        """Delete there what the run folder's rules delete here. The best one is that of the newest one there: a better
+        one that is saved by now is not copied yet.
+        """
         found = store.whole(self.place.names())
-        kept = {*found[-self.settings.keep :], _named(self.run_dir.best)}
+        copied = [one for one in folders.steps_in(self.run_dir.checkpoints) if folders.published_name(one) in found]
+        kept = {*found[-self.settings.keep :], *map(_best_of, copied[-1:])}
         for name in found:
             if name not in kept and not folders.is_multiple(Path(name), self.settings):
                 store.remove(self.place.below(f"checkpoints/{name}"))
@@ -292,29 +295,43 @@ class Copies:
         with published_folder(final) as temporary:
             store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
 
-    def _bring_best(self, names: Collection[str]) -> None:
-        best = _named(self.run_dir.best)
-        if best not in store.whole(names):
+    def _bring_best(self, found: Collection[str]) -> None:
+        """The best checkpoint that the newest one here knows comes back unless it is whole, and `best` names it. The
+        file of an older folder, or of one that has lost it, does not know.
+        """
+        here, _ = resume.newest_whole(self.run_dir)
+        if here is None:
             return
-        folder = self.run_dir.checkpoints / best
-        if folder.is_dir():
+        best = _best_of(here)
+        if best in found and not self._is_whole(best):
             try:
-                verify_sizes(folder, manifest.read(folder))
-                return
-            except manifest.NewerFormatError:
-                raise
-            except CheckpointError as error:
-                folders.set_aside(self.run_dir, folder, str(error))
+                self._bring(best)
+            except DamagedError as error:
+                log.say(f"{error.problems[0]}; the best checkpoint stays lost")
+        if not best or not (self.run_dir.checkpoints / best).is_dir():
+            self.run_dir.best.unlink(missing_ok=True)
+        elif not self.run_dir.best.is_file() or self.run_dir.best.read_text(errors="replace").strip() != best:
+            write_atomic(self.run_dir.best, f"{best}\n")
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a checkpoint is here, as far as sizes tell; one that is damaged is set aside."""
+        folder = self.run_dir.checkpoints / name
+        if not folder.is_dir():
+            return False
         try:
-            self._bring(best)
-        except DamagedError as error:
-            log.say(f"{error.problems[0]}; the best checkpoint stays lost")
+            verify_sizes(folder, manifest.read(folder))
+        except manifest.NewerFormatError:
+            raise
+        except CheckpointError as error:
+            folders.set_aside(self.run_dir, folder, str(error))
+            return False
+        return True
 
     def _bring_records(self, names: Collection[str]) -> None:
         """The records of the run, where the folder has none or shorter ones."""
         for path in self._records():
             name = path.relative_to(self.run_dir.path).as_posix()
-            if name in names and path != self.run_dir.config:
+            if name in names and path not in (self.run_dir.config, self.run_dir.best):
                 content = self.place.read(name)
                 if not path.is_file() or path.stat().st_size < len(content):
                     write_atomic(path, content)
@@ -325,9 +342,10 @@ def _bring_back(copies: Copies, config: Config) -> None:
     copies.bring_newest()
 
 
-def _named(pointer: Path) -> str:
-    """Returns the checkpoint that a file names; empty where there is no file."""
-    return pointer.read_text(errors="replace").strip() if pointer.is_file() else ""
+def _best_of(folder: Path) -> str:
+    """Returns the name of the best checkpoint that a run had when it saved the one in `folder`; empty for none."""
+    best = manifest.read(folder).get("best")
+    return f"step-{int(best['step']):08d}" if best else ""
 
 
 def _tried(action: Callable[[], Any]) -> Any:

@@ -36,6 +36,13 @@ def place(run: RunDir) -> Path:
     return run.path.parent / "store" / run.path.name
 
 
+def name_best(run: RunDir, step: int, best: int) -> None:
+    """Let the checkpoint of `step` know a best one, as the file `best` does."""
+    facts = {key: value for key, value in manifest.read(run.checkpoint(step)).items() if key != "format"}
+    manifest.write(run.checkpoint(step), facts | {"best": {"step": best, "score": 0.5}})
+    run.best.write_text(f"{run.checkpoint(best).name}\n")
+
+
 def test_it_holds_what_the_run_folder_holds(run: RunDir) -> None:
     for folder in steps_in(run.checkpoints):
         there = place(run) / "checkpoints" / folder.name
@@ -238,7 +245,7 @@ def test_the_best_checkpoint_comes_back_too(run: RunDir, tmp_path: Path, capsys:
     lost = RunDir(tmp_path / "run")
     shutil.copytree(run.path, lost.path)
     best = lost.checkpoint(2)
-    lost.best.write_text(best.name)
+    name_best(lost, 6, 2)
     copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), lost, CheckpointConfig(keep=9))
     copies.copy_once()
     (shard,) = best.glob("state/*.safetensors")
@@ -254,6 +261,40 @@ def test_the_best_checkpoint_comes_back_too(run: RunDir, tmp_path: Path, capsys:
     copies.bring_newest()
     assert not best.exists()
     assert "the best checkpoint stays lost" in capsys.readouterr().err
+
+
+def test_an_older_folder_does_not_say_which_checkpoint_is_best(run: RunDir, tmp_path: Path) -> None:
+    """Its file does not know what came later; the newest checkpoint does."""
+    newer, older = RunDir(tmp_path / "newer"), RunDir(tmp_path / "older")
+    for one in (newer, older):
+        shutil.copytree(run.path, one.path)
+    place, settings = mirror.place_of(f"file://{tmp_path}/store", "run"), CheckpointConfig(keep=1)
+    name_best(newer, 6, 4)
+    mirror.Copies(place, newer, settings).copy_once()
+    for step in (4, 6):
+        shutil.rmtree(older.checkpoint(step))
+    name_best(older, 2, 2)
+    copies, whole = mirror.Copies(place, older, settings), ["step-00000004", "step-00000006"]
+    copies.bring_newest()
+    copies.copy_once()
+    assert store.whole(place.names()) == whole
+    assert [folder.name for folder in steps_in(older.checkpoints)] == ["step-00000002", *whole]
+    assert older.best.read_text() == "step-00000004\n"
+    older.best.unlink()
+    shutil.rmtree(older.checkpoint(4))
+    copies.bring_newest()
+    assert older.checkpoint(4).is_dir(), "the newest one was whole"
+    assert older.best.read_text() == "step-00000004\n"
+
+
+def test_a_newest_checkpoint_without_a_best_one_ends_an_older_one(run: RunDir, tmp_path: Path) -> None:
+    older = RunDir(tmp_path / "older")
+    shutil.copytree(run.path, older.path)
+    shutil.rmtree(older.checkpoint(6))
+    name_best(older, 4, 2)
+    mirror.Copies(Store(f"file://{place(run)}"), older, CheckpointConfig()).bring_newest()
+    assert older.checkpoint(6).is_dir()
+    assert not older.best.exists()
 
 
 def test_a_store_without_a_checkpoint_is_nobodys(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
