@@ -102,11 +102,11 @@ def whole(names: Iterable[str]) -> list[str]:
 
 
 def copy(folder: Path, store: Store) -> bool:
-    """Write a checkpoint to `store`, its own folder there. False where this very one is there, whole."""
+    """Write a checkpoint to `store`, its own folder there. False where this very one is there with all its files."""
     names, last = store.names(), folder / manifest.NAME
-    if manifest.NAME in names and store.read(manifest.NAME) == last.read_bytes():
-        return False
     digest, facts = sha256_file(last), manifest.read(folder)
+    if {manifest.NAME, *facts["files"]} <= set(names) and store.read(manifest.NAME) == last.read_bytes():
+        return False
     store.delete([manifest.NAME, *(name for name in names if name != manifest.NAME and name not in facts["files"])])
     for name, file in facts["files"].items():
         store.put(folder / name, name, file["sha256"])

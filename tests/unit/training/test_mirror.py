@@ -122,6 +122,10 @@ def test_a_copy_is_made_once(run: RunDir, tmp_path: Path) -> None:
     there = Store(f"file://{tmp_path}/copy")
     assert store.copy(newest, there)
     assert not store.copy(newest, there)
+    (shard,) = (tmp_path / "copy").glob("state/*.safetensors")
+    shard.unlink()
+    assert store.copy(newest, there), "its manifest is there, and not all that this lists"
+    assert shard.is_file()
     store.remove(there)
     assert there.names() == []
 
