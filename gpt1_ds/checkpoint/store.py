@@ -15,7 +15,7 @@ from pathlib import Path
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common import deadline
-from gpt1_ds.common.errors import CheckpointError, DamagedError, WorldError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, WorldError
 from gpt1_ds.common.files import sha256_file, sync_folder
 from gpt1_ds.common.remote import asked, file_system, reached, without_secrets
 
@@ -87,6 +87,17 @@ class Store:
             while block := limited.read(BLOCK):
                 digest.update(block)
         return digest.hexdigest()
+
+
+def check_apart(place: str, folder: Path, key: str) -> None:
+    """Raise ConfigError, which names the `key`, for an address that is the run folder itself, lies in it or around it:
+    a copy would overwrite what it is made of. It asks no server, whose files are in no folder of this machine.
+    """
+    if not place.startswith(("file://", "local://")):
+        return
+    there, here = Path(file_system(place)[1]).resolve(), folder.resolve()
+    if there == here or there in here.parents or here in there.parents:
+        raise ConfigError(f"{key}: {place} and the run folder {folder} are one, or one is in the other; choose another")
 
 
 def _patience(size: int) -> float:

@@ -54,8 +54,9 @@ def copy_run(folder: Path, address: str) -> Store:
     if not run_dir.config.is_file():
         raise CheckpointError(f"{folder}: has no {run_dir.config.name}; name a run folder, like runs/NAME")
     check_address(address, "--to", ConfigError)
-    config = load_recorded(run_dir.config)
-    copies = Copies(place_of(address, folder.resolve().name), run_dir, config.checkpoint)
+    config, name = load_recorded(run_dir.config), folder.resolve().name
+    store.check_apart(f"{address}/{name}", folder, "--to")
+    copies = Copies(place_of(address, name), run_dir, config.checkpoint)
     copies.check(config)
     copies.copy_once()
     return copies.place

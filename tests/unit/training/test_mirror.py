@@ -182,6 +182,24 @@ def test_by_hand_an_older_folder_takes_nothing_from_a_newer_store(run: RunDir, t
     assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("below", ["", "run", "run/checkpoints", "link"])
+def test_a_run_folder_is_not_its_own_mirror(below: str, run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """Neither is a folder in it or around it: copies would overwrite the lines of what they are made of."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    own = runs.folder(words)
+    assert own.path.name == "run"
+    shutil.copytree(run.path, own.path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    address = f"file://{tmp_path / below}"
+    with pytest.raises(ConfigError, match=r"checkpoint\.mirror: file:.* are one, or one is in the other"):
+        Start(runs.configuration([*words, f"checkpoint.mirror={address}"]), 1).check()
+    with pytest.raises(ConfigError, match=r"--to: file:.* are one, or one is in the other"):
+        mirror.copy_run(own.path, address)
+    with pytest.raises(ConfigError, match="are one, or one is in the other"):
+        store.check_apart(f"file://{tmp_path}", own.path, "--to")
+    Start(runs.configuration([*words, f"checkpoint.mirror=file://{tmp_path}/store"]), 1).check()
+
+
 def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("store"))
     newest = tmp_path / "run" / "checkpoints" / "step-00000006"
