@@ -229,8 +229,8 @@ class Copies:
             )
 
     def refuse(self) -> None:
-        """Raise ConfigError where the store holds a run: one that begins anew would mix with it."""
-        if self.run_dir.config.name in self.place.names():
+        """Raise ConfigError where the store holds a checkpoint of a run: one that begins anew would mix with it."""
+        if store.whole(self.place.names()):
             raise ConfigError(
                 f"{KEY}: {self.place} holds a run of this name, and checkpoint.resume=never begins anew; choose "
                 "another run.name, or delete what is there"

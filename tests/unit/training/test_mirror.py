@@ -326,7 +326,10 @@ def test_a_store_without_a_checkpoint_is_nobodys(run: RunDir, tiny_data: Path, t
     (there / "config.yaml").write_text(run.config.read_text().replace("seed: 1", "seed: 7"))
     copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), run, CheckpointConfig())
     copies.check(load_recorded(run.config))
+    copies.refuse()
     copies.copy_once()
+    with pytest.raises(ConfigError, match="holds a run of this name"):
+        copies.refuse()
     (there / "config.yaml").write_text(run.config.read_text().replace("seed: 1", "seed: 7"))
     with pytest.raises(ConfigError, match=r"run\.seed was 7 and is now 1"):
         copies.check(load_recorded(run.config))
