@@ -106,8 +106,11 @@ def _patience(size: int) -> float:
 
 
 def whole(names: Iterable[str]) -> list[str]:
-    """The names of whole checkpoints among the files of a run in a store, oldest first."""
-    found = [Path(name).parent for name in names if Path(name).name == manifest.NAME]
+    """The names of whole checkpoints among the files of a run in a store, oldest first. Those of a run whose name
+    begins with this one's, as `a/b` does with `a`, are not its own.
+    """
+    paths = [Path(name) for name in names]
+    found = [path.parent for path in paths if path.name == manifest.NAME and path.parts[:-2] == ("checkpoints",)]
     steps = {step: path.name for path in found if (step := manifest.step_of(path)) is not None}
     return [steps[step] for step in sorted(steps)]
 

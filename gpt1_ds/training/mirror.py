@@ -54,7 +54,9 @@ def copy_run(folder: Path, address: str) -> Store:
     if not run_dir.config.is_file():
         raise CheckpointError(f"{folder}: has no {run_dir.config.name}; name a run folder, like runs/NAME")
     check_address(address, "--to", ConfigError)
-    config, name = load_recorded(run_dir.config), folder.resolve().name
+    config, path = load_recorded(run_dir.config), folder.resolve()
+    recorded = Path(config.run.name)  # a sweep's trial is called SWEEP/TRIAL
+    name = config.run.name if path.parts[-len(recorded.parts) :] == recorded.parts else path.name
     store.check_apart(f"{address}/{name}", folder, "--to")
     copies = Copies(place_of(address, name), run_dir, config.checkpoint)
     copies.check(config)

@@ -113,6 +113,7 @@ def test_half_a_checkpoint_is_none(run: RunDir, tmp_path: Path) -> None:
         "step-00000002",
         "step-00000004",
     ]
+    assert store.whole([f"below/{name}" for name in names]) == [], "those are another run's"
     with pytest.raises(CheckpointError, match="holds no whole checkpoint; name a run there"):
         mirror.fetch_run(f"file://{tmp_path}", tmp_path / "run")
 
@@ -198,6 +199,17 @@ def test_a_run_folder_is_not_its_own_mirror(below: str, run: RunDir, tiny_data: 
     with pytest.raises(ConfigError, match="are one, or one is in the other"):
         store.check_apart(f"file://{tmp_path}", own.path, "--to")
     Start(runs.configuration([*words, f"checkpoint.mirror=file://{tmp_path}/store"]), 1).check()
+
+
+@pytest.mark.parametrize(("folder", "name"), [("sweep/trial", "sweep/trial"), ("elsewhere", "elsewhere")])
+def test_by_hand_a_name_with_a_folder_keeps_it(folder: str, name: str, run: RunDir, tmp_path: Path) -> None:
+    """As training does, which copies each trial of a sweep to a place of its own; one that was renamed is another."""
+    shutil.copytree(run.path, tmp_path / folder)
+    recorded = tmp_path / folder / "config.yaml"
+    recorded.write_text(recorded.read_text().replace("name: run\n", "name: sweep/trial\n"))
+    assert load_recorded(recorded).run.name == "sweep/trial"
+    there = mirror.copy_run(tmp_path / folder, f"file://{tmp_path}/store")
+    assert str(there) == f"file://{tmp_path}/store/{name}"
 
 
 def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir, tmp_path: Path) -> None:
