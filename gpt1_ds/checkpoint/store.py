@@ -15,7 +15,7 @@ from pathlib import Path
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common import deadline
-from gpt1_ds.common.errors import CheckpointError, DamagedError, DataError, WorldError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, WorldError
 from gpt1_ds.common.files import sha256_file, sync_folder
 from gpt1_ds.common.remote import asked, file_system, reached, without_secrets
 
@@ -89,24 +89,38 @@ class Store:
         return digest.hexdigest()
 
 
+def check_apart(place: str, folder: Path, key: str) -> None:
+    """Raise ConfigError, which names the `key`, for an address that is the run folder itself, lies in it or around it:
+    a copy would overwrite what it is made of. It asks no server, whose files are in no folder of this machine.
+    """
+    if not place.startswith(("file://", "local://")):
+        return
+    there, here = Path(file_system(place)[1]).resolve(), folder.resolve()
+    if there == here or there in here.parents or here in there.parents:
+        raise ConfigError(f"{key}: {place} and the run folder {folder} are one, or one is in the other; choose another")
+
+
 def _patience(size: int) -> float:
     """Seconds that are waited for so many bytes."""
     return deadline.ANSWER_SECONDS + size / deadline.SLOWEST
 
 
 def whole(names: Iterable[str]) -> list[str]:
-    """The names of whole checkpoints among the files of a run in a store, oldest first."""
-    found = [Path(name).parent for name in names if Path(name).name == manifest.NAME]
+    """The names of whole checkpoints among the files of a run in a store, oldest first. Those of a run whose name
+    begins with this one's, as `a/b` does with `a`, are not its own.
+    """
+    paths = [Path(name) for name in names]
+    found = [path.parent for path in paths if path.name == manifest.NAME and path.parts[:-2] == ("checkpoints",)]
     steps = {step: path.name for path in found if (step := manifest.step_of(path)) is not None}
     return [steps[step] for step in sorted(steps)]
 
 
 def copy(folder: Path, store: Store) -> bool:
-    """Write a checkpoint to `store`, its own folder there. False where this very one is there, whole."""
+    """Write a checkpoint to `store`, its own folder there. False where this very one is there with all its files."""
     names, last = store.names(), folder / manifest.NAME
-    if manifest.NAME in names and store.read(manifest.NAME) == last.read_bytes():
-        return False
     digest, facts = sha256_file(last), manifest.read(folder)
+    if {manifest.NAME, *facts["files"]} <= set(names) and store.read(manifest.NAME) == last.read_bytes():
+        return False
     store.delete([manifest.NAME, *(name for name in names if name != manifest.NAME and name not in facts["files"])])
     for name, file in facts["files"].items():
         store.put(folder / name, name, file["sha256"])
@@ -115,19 +129,18 @@ def copy(folder: Path, store: Store) -> bool:
 
 
 def fetch(store: Store, folder: Path) -> None:
-    """Bring the checkpoint that `store` is back into an empty folder, verified. Raises CheckpointError for a damaged
-    one.
+    """Bring the checkpoint that `store` is back into an empty folder, verified. Raises DamagedError for a damaged one,
+    and DataError where the store lets nobody read it, which damages nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / manifest.NAME).write_bytes(store.read(manifest.NAME))
-    facts = manifest.read(folder)
+    facts, there = manifest.read(folder), set(store.names())
     for name, file in facts["files"].items():
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise CheckpointError(f"{store}: names a file outside the folder: {name!r:.80}; refused")
-        try:
-            store.get(name, folder / name, file["bytes"])
-        except DataError as error:  # what its manifest lists is not there
-            raise DamagedError(f"{store}: damaged: {error.problems[0]}") from None
+        if name not in there:
+            raise DamagedError(f"{store}: damaged: {name}, which its manifest lists, is missing")
+        store.get(name, folder / name, file["bytes"])
     verify_files(folder, facts)
     for below in {(folder / name).parent for name in facts["files"]} | {folder}:
         sync_folder(below)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
+from gpt1_ds.checkpoint.store import check_apart
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError
@@ -212,11 +213,12 @@ def check_settings(start: Start) -> None:
 
 def check_place(start: Start) -> None:
     """The run folder can be written, by its owner or group alone; the address of its mirror can be reached with the
-    libraries that are installed, which asks nobody.
+    libraries that are installed, which asks nobody, and is not the run folder itself.
     """
     start.run_dir.check_place()
     if (address := start.config.checkpoint.mirror) is not None:
         check_address(address, "checkpoint.mirror", ConfigError)
+        check_apart(f"{address}/{start.config.run.name}", start.run_dir.path, "checkpoint.mirror")
 
 
 def check_tokenizer(start: Start) -> None:

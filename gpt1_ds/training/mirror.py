@@ -54,8 +54,11 @@ def copy_run(folder: Path, address: str) -> Store:
     if not run_dir.config.is_file():
         raise CheckpointError(f"{folder}: has no {run_dir.config.name}; name a run folder, like runs/NAME")
     check_address(address, "--to", ConfigError)
-    config = load_recorded(run_dir.config)
-    copies = Copies(place_of(address, folder.resolve().name), run_dir, config.checkpoint)
+    config, path = load_recorded(run_dir.config), folder.resolve()
+    recorded = Path(config.run.name)  # a sweep's trial is called SWEEP/TRIAL
+    name = config.run.name if path.parts[-len(recorded.parts) :] == recorded.parts else path.name
+    store.check_apart(f"{address}/{name}", folder, "--to")
+    copies = Copies(place_of(address, name), run_dir, config.checkpoint)
     copies.check(config)
     copies.copy_once()
     return copies.place
@@ -73,10 +76,8 @@ def fetch_run(address: str, folder: Path) -> str:
     run_dir.create()
     copies = Copies(place, run_dir, CheckpointConfig())
     copies.bring_newest()
-    if not (found := folders.steps_in(run_dir.checkpoints)):
-        raise CheckpointError(f"{place}: holds damaged checkpoints alone; look at the lines above")
     write_atomic(run_dir.config, place.read(run_dir.config.name))
-    return found[-1].name
+    return folders.steps_in(run_dir.checkpoints)[-1].name
 
 
 class Mirror:
@@ -168,7 +169,16 @@ class Copies:
                 log.say(f"checkpoint of step {details['step']} was not copied: {details['error']}")
 
     def copy_once(self) -> None:
-        """Copy all that is not there, in this thread. Raises UserError for the first that fails."""
+        """Copy all that is not there, in this thread. Raises UserError for the first that fails, and for a store that
+        is ahead of the run folder: it would lose the lines of its newer steps and its best checkpoint.
+        """
+        here, _ = resume.newest_whole(self.run_dir)
+        for newest in store.whole(self.place.names())[-1:]:
+            if here is None or (manifest.step_of(here) or 0) < (manifest.step_of(Path(newest)) or 0):
+                raise CheckpointError(
+                    f"{self.place}: holds {newest}, which is newer than what is whole in {self.run_dir.path}; bring it "
+                    f"back with gpt1-ds checkpoint fetch {self.place} --out NEW_FOLDER, or copy to another address"
+                )
         for folder in folders.steps_in(self.run_dir.checkpoints)[::-1]:
             if self._copy(folder):
                 log.say(f"{folder}: copied to {self.place}")
@@ -190,16 +200,17 @@ class Copies:
 
     def bring_newest(self) -> None:
         """Bring the newest whole checkpoint of the store into the run folder with the records, unless one as new is
-        whole there, and the best one, unless it is. Raises UserError for a store that cannot be reached.
+        whole there, and the best one, unless it is. Raises UserError for a store that cannot be reached or read, and
+        where nothing whole is left in either place: a run from scratch would bury what is there.
         """
         names = self.place.names()
         self._bring_newest(names)
-        self._bring_best(names)
+        self._bring_best(store.whole(names))
 
     def _bring_newest(self, names: Collection[str]) -> None:
         here, damaged = resume.newest_whole(self.run_dir)
-        newest = None if here is None else manifest.step_of(here)
-        for name in reversed(store.whole(names)):
+        newest, found = None if here is None else manifest.step_of(here), store.whole(names)
+        for name in reversed(found):
             if newest is not None and newest >= (manifest.step_of(Path(name)) or 0):
                 return
             for folder in [one for one in damaged if folders.published_name(one) == name]:
@@ -213,10 +224,15 @@ class Copies:
             write_atomic(self.run_dir.latest, f"{name}\n")
             self.run_dir.add_event("brought back", checkpoint=name, source=str(self.place))
             return
+        if here is None and found:
+            raise CheckpointError(
+                f"{self.place}: holds damaged checkpoints alone; look at the lines above, and to begin anew delete "
+                "what is there, or choose another run.name"
+            )
 
     def refuse(self) -> None:
-        """Raise ConfigError where the store holds a run: one that begins anew would mix with it."""
-        if self.run_dir.config.name in self.place.names():
+        """Raise ConfigError where the store holds a checkpoint of a run: one that begins anew would mix with it."""
+        if store.whole(self.place.names()):
             raise ConfigError(
                 f"{KEY}: {self.place} holds a run of this name, and checkpoint.resume=never begins anew; choose "
                 "another run.name, or delete what is there"
@@ -265,9 +281,12 @@ class Copies:
                 self.place.write(path.relative_to(self.run_dir.path).as_posix(), path.read_bytes())
 
     def _prune(self) -> None:
-        """Delete there what the run folder's rules delete here."""
+        """Delete there what the run folder's rules delete here. The best one is that of the newest one there: a better
+        one that is saved by now is not copied yet.
+        """
         found = store.whole(self.place.names())
-        kept = {*found[-self.settings.keep :], _named(self.run_dir.best)}
+        copied = [one for one in folders.steps_in(self.run_dir.checkpoints) if folders.published_name(one) in found]
+        kept = {*found[-self.settings.keep :], *map(_best_of, copied[-1:])}
         for name in found:
             if name not in kept and not folders.is_multiple(Path(name), self.settings):
                 store.remove(self.place.below(f"checkpoints/{name}"))
@@ -279,29 +298,43 @@ class Copies:
         with published_folder(final) as temporary:
             store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
 
-    def _bring_best(self, names: Collection[str]) -> None:
-        best = _named(self.run_dir.best)
-        if best not in store.whole(names):
+    def _bring_best(self, found: Collection[str]) -> None:
+        """The best checkpoint that the newest one here knows comes back unless it is whole, and `best` names it. The
+        file of an older folder, or of one that has lost it, does not know.
+        """
+        here, _ = resume.newest_whole(self.run_dir)
+        if here is None:
             return
-        folder = self.run_dir.checkpoints / best
-        if folder.is_dir():
+        best = _best_of(here)
+        if best in found and not self._is_whole(best):
             try:
-                verify_sizes(folder, manifest.read(folder))
-                return
-            except manifest.NewerFormatError:
-                raise
-            except CheckpointError as error:
-                folders.set_aside(self.run_dir, folder, str(error))
+                self._bring(best)
+            except DamagedError as error:
+                log.say(f"{error.problems[0]}; the best checkpoint stays lost")
+        if not best or not (self.run_dir.checkpoints / best).is_dir():
+            self.run_dir.best.unlink(missing_ok=True)
+        elif not self.run_dir.best.is_file() or self.run_dir.best.read_text(errors="replace").strip() != best:
+            write_atomic(self.run_dir.best, f"{best}\n")
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a checkpoint is here, as far as sizes tell; one that is damaged is set aside."""
+        folder = self.run_dir.checkpoints / name
+        if not folder.is_dir():
+            return False
         try:
-            self._bring(best)
-        except DamagedError as error:
-            log.say(f"{error.problems[0]}; the best checkpoint stays lost")
+            verify_sizes(folder, manifest.read(folder))
+        except manifest.NewerFormatError:
+            raise
+        except CheckpointError as error:
+            folders.set_aside(self.run_dir, folder, str(error))
+            return False
+        return True
 
     def _bring_records(self, names: Collection[str]) -> None:
         """The records of the run, where the folder has none or shorter ones."""
         for path in self._records():
             name = path.relative_to(self.run_dir.path).as_posix()
-            if name in names and path != self.run_dir.config:
+            if name in names and path not in (self.run_dir.config, self.run_dir.best):
                 content = self.place.read(name)
                 if not path.is_file() or path.stat().st_size < len(content):
                     write_atomic(path, content)
@@ -312,9 +345,10 @@ def _bring_back(copies: Copies, config: Config) -> None:
     copies.bring_newest()
 
 
-def _named(pointer: Path) -> str:
-    """Returns the checkpoint that a file names; empty where there is no file."""
-    return pointer.read_text(errors="replace").strip() if pointer.is_file() else ""
+def _best_of(folder: Path) -> str:
+    """Returns the name of the best checkpoint that a run had when it saved the one in `folder`; empty for none."""
+    best = manifest.read(folder).get("best")
+    return f"step-{int(best['step']):08d}" if best else ""
 
 
 def _tried(action: Callable[[], Any]) -> Any:

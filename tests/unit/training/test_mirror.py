@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from gpt1_ds.checkpoint import manifest, store
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.cli import main
-from gpt1_ds.common.errors import CheckpointError, ConfigError, UserError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load_recorded
 from gpt1_ds.config.sections import CheckpointConfig
@@ -32,6 +34,13 @@ def run(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def place(run: RunDir) -> Path:
     return run.path.parent / "store" / run.path.name
+
+
+def name_best(run: RunDir, step: int, best: int) -> None:
+    """Let the checkpoint of `step` know a best one, as the file `best` does."""
+    facts = {key: value for key, value in manifest.read(run.checkpoint(step)).items() if key != "format"}
+    manifest.write(run.checkpoint(step), facts | {"best": {"step": best, "score": 0.5}})
+    run.best.write_text(f"{run.checkpoint(best).name}\n")
 
 
 def test_it_holds_what_the_run_folder_holds(run: RunDir) -> None:
@@ -67,6 +76,36 @@ def test_damaged_copies_alone_are_told(run: RunDir, tmp_path: Path) -> None:
         mirror.fetch_run(f"file://{there}", tmp_path / "run")
 
 
+def test_damaged_copies_alone_are_not_buried(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """A run in an empty folder does not begin from scratch over them; one that has a whole checkpoint continues."""
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    there = tmp_path / "store" / run.path.name
+    for file in there.glob("checkpoints/*/state/*.safetensors"):
+        file.unlink()
+    before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
+    with pytest.raises(UserError, match=r"holds damaged checkpoints alone; .* delete what is there, or choose another"):
+        runs.pretrain(words, 1)
+    assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", run.path.name), run, CheckpointConfig())
+    copies.bring_newest()
+
+
+def test_what_may_not_be_read_is_not_damaged(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = LocalFileSystem.get_file
+
+    def refused(system: LocalFileSystem, there: str, here: str, **options: object) -> None:
+        if "/step-00000006/state/" in there:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), there)
+        fetched(system, there, here, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "get_file", refused)
+    with pytest.raises(DataError, match=r"/step-00000006/state/.*: no right to read it; look at your credentials"):
+        mirror.fetch_run(f"file://{place(run)}", tmp_path / "run")
+    assert not steps_in(tmp_path / "run" / "checkpoints"), "no older one is taken for it"
+
+
 def test_half_a_checkpoint_is_none(run: RunDir, tmp_path: Path) -> None:
     names = Store(f"file://{place(run)}").names()
     assert store.whole(names) == ["step-00000002", "step-00000004", "step-00000006"]
@@ -74,6 +113,7 @@ def test_half_a_checkpoint_is_none(run: RunDir, tmp_path: Path) -> None:
         "step-00000002",
         "step-00000004",
     ]
+    assert store.whole([f"below/{name}" for name in names]) == [], "those are another run's"
     with pytest.raises(CheckpointError, match="holds no whole checkpoint; name a run there"):
         mirror.fetch_run(f"file://{tmp_path}", tmp_path / "run")
 
@@ -83,6 +123,10 @@ def test_a_copy_is_made_once(run: RunDir, tmp_path: Path) -> None:
     there = Store(f"file://{tmp_path}/copy")
     assert store.copy(newest, there)
     assert not store.copy(newest, there)
+    (shard,) = (tmp_path / "copy").glob("state/*.safetensors")
+    shard.unlink()
+    assert store.copy(newest, there), "its manifest is there, and not all that this lists"
+    assert shard.is_file()
     store.remove(there)
     assert there.names() == []
 
@@ -119,6 +163,53 @@ def test_by_hand_it_needs_a_run(tmp_path: Path) -> None:
         mirror.copy_run(tmp_path, f"file://{tmp_path}/store")
     with pytest.raises(ConfigError, match=r"ADDRESS=s4://a: Protocol not known: s4; look at the address"):
         mirror.fetch_run("s4://a", tmp_path / "run")
+
+
+def test_by_hand_an_older_folder_takes_nothing_from_a_newer_store(run: RunDir, tmp_path: Path) -> None:
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    there = tmp_path / "store" / run.path.name
+    before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+    older = RunDir(tmp_path / run.path.name)
+    shutil.copytree(run.path, older.path)
+    older.metrics.write_text("")
+    (shard,) = older.checkpoint(6).glob("state/*.safetensors")
+    os.truncate(shard, 100)
+    for _ in range(2):
+        with pytest.raises(
+            CheckpointError, match=r"holds step-00000006, which is newer .* checkpoint fetch .*, or copy"
+        ):
+            mirror.copy_run(older.path, f"file://{tmp_path}/store")
+        shutil.rmtree(older.checkpoint(6), ignore_errors=True)
+    assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("below", ["", "run", "run/checkpoints", "link"])
+def test_a_run_folder_is_not_its_own_mirror(below: str, run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """Neither is a folder in it or around it: copies would overwrite the lines of what they are made of."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    own = runs.folder(words)
+    assert own.path.name == "run"
+    shutil.copytree(run.path, own.path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    address = f"file://{tmp_path / below}"
+    with pytest.raises(ConfigError, match=r"checkpoint\.mirror: file:.* are one, or one is in the other"):
+        Start(runs.configuration([*words, f"checkpoint.mirror={address}"]), 1).check()
+    with pytest.raises(ConfigError, match=r"--to: file:.* are one, or one is in the other"):
+        mirror.copy_run(own.path, address)
+    with pytest.raises(ConfigError, match="are one, or one is in the other"):
+        store.check_apart(f"file://{tmp_path}", own.path, "--to")
+    Start(runs.configuration([*words, f"checkpoint.mirror=file://{tmp_path}/store"]), 1).check()
+
+
+@pytest.mark.parametrize(("folder", "name"), [("sweep/trial", "sweep/trial"), ("elsewhere", "elsewhere")])
+def test_by_hand_a_name_with_a_folder_keeps_it(folder: str, name: str, run: RunDir, tmp_path: Path) -> None:
+    """As training does, which copies each trial of a sweep to a place of its own; one that was renamed is another."""
+    shutil.copytree(run.path, tmp_path / folder)
+    recorded = tmp_path / folder / "config.yaml"
+    recorded.write_text(recorded.read_text().replace("name: run\n", "name: sweep/trial\n"))
+    assert load_recorded(recorded).run.name == "sweep/trial"
+    there = mirror.copy_run(tmp_path / folder, f"file://{tmp_path}/store")
+    assert str(there) == f"file://{tmp_path}/store/{name}"
 
 
 def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir, tmp_path: Path) -> None:
@@ -188,7 +279,7 @@ def test_the_best_checkpoint_comes_back_too(run: RunDir, tmp_path: Path, capsys:
     lost = RunDir(tmp_path / "run")
     shutil.copytree(run.path, lost.path)
     best = lost.checkpoint(2)
-    lost.best.write_text(best.name)
+    name_best(lost, 6, 2)
     copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), lost, CheckpointConfig(keep=9))
     copies.copy_once()
     (shard,) = best.glob("state/*.safetensors")
@@ -206,6 +297,40 @@ def test_the_best_checkpoint_comes_back_too(run: RunDir, tmp_path: Path, capsys:
     assert "the best checkpoint stays lost" in capsys.readouterr().err
 
 
+def test_an_older_folder_does_not_say_which_checkpoint_is_best(run: RunDir, tmp_path: Path) -> None:
+    """Its file does not know what came later; the newest checkpoint does."""
+    newer, older = RunDir(tmp_path / "newer"), RunDir(tmp_path / "older")
+    for one in (newer, older):
+        shutil.copytree(run.path, one.path)
+    place, settings = mirror.place_of(f"file://{tmp_path}/store", "run"), CheckpointConfig(keep=1)
+    name_best(newer, 6, 4)
+    mirror.Copies(place, newer, settings).copy_once()
+    for step in (4, 6):
+        shutil.rmtree(older.checkpoint(step))
+    name_best(older, 2, 2)
+    copies, whole = mirror.Copies(place, older, settings), ["step-00000004", "step-00000006"]
+    copies.bring_newest()
+    copies.copy_once()
+    assert store.whole(place.names()) == whole
+    assert [folder.name for folder in steps_in(older.checkpoints)] == ["step-00000002", *whole]
+    assert older.best.read_text() == "step-00000004\n"
+    older.best.unlink()
+    shutil.rmtree(older.checkpoint(4))
+    copies.bring_newest()
+    assert older.checkpoint(4).is_dir(), "the newest one was whole"
+    assert older.best.read_text() == "step-00000004\n"
+
+
+def test_a_newest_checkpoint_without_a_best_one_ends_an_older_one(run: RunDir, tmp_path: Path) -> None:
+    older = RunDir(tmp_path / "older")
+    shutil.copytree(run.path, older.path)
+    shutil.rmtree(older.checkpoint(6))
+    name_best(older, 4, 2)
+    mirror.Copies(Store(f"file://{place(run)}"), older, CheckpointConfig()).bring_newest()
+    assert older.checkpoint(6).is_dir()
+    assert not older.best.exists()
+
+
 def test_a_store_without_a_checkpoint_is_nobodys(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
     """A run that was refused after it had claimed its store leaves its configuration there."""
     there = tmp_path / "store" / "run"
@@ -213,7 +338,10 @@ def test_a_store_without_a_checkpoint_is_nobodys(run: RunDir, tiny_data: Path, t
     (there / "config.yaml").write_text(run.config.read_text().replace("seed: 1", "seed: 7"))
     copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), run, CheckpointConfig())
     copies.check(load_recorded(run.config))
+    copies.refuse()
     copies.copy_once()
+    with pytest.raises(ConfigError, match="holds a run of this name"):
+        copies.refuse()
     (there / "config.yaml").write_text(run.config.read_text().replace("seed: 1", "seed: 7"))
     with pytest.raises(ConfigError, match=r"run\.seed was 7 and is now 1"):
         copies.check(load_recorded(run.config))
