@@ -15,6 +15,7 @@ from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.unread import unread
 from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.sweep.outcome import held_out_losses
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.registry import kind_of
@@ -41,7 +42,7 @@ class KeyTrial(Trial):
     def score(self) -> tuple[str, float | None]:
         """(name, value): the last held-out loss, or the dev split's first metric, of the best epoch; None: none yet."""
         if self.config.task is None:
-            losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
+            losses = held_out_losses(self.run_dir)
             return "held-out loss", losses[-1] if losses else None
         entries = read_entries(self.run_dir.evaluation)
         first = [next(iter(entry["metrics"].items())) for entry in of_run(entries) if entry["split"] == "dev"]

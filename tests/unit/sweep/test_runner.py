@@ -92,6 +92,17 @@ def test_what_a_person_must_mend_is_not_tried_again(tmp_path: Path) -> None:
     ] * 2
 
 
+def test_a_run_that_is_done_without_its_result_has_failed(tmp_path: Path) -> None:
+    """It would say again and again that it is done."""
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    behave(sweep, rte="lose")
+    assert run(sweep, 1) == 1
+    assert events(sweep, "interrupted") == []
+    (reason, again), _ = [(event["reason"], event["again"]) for event in events(sweep, "failed")]
+    assert "lacks the result; remove the run folder" in reason
+    assert not again
+
+
 def in_the_background(action: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=action)
     thread.start()
