@@ -15,13 +15,13 @@ from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.unread import unread
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.sweep.outcome import held_out_losses
+from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.registry import kind_of
 from gpt1_ds.tracking.record import of_run, read_entries
 
-OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
+OWN_KEYS = ("run.name", "run.dir", "run.share", SAMPLE)  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from", "checkpoint.positions")
 NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 Values = tuple[tuple[str, str], ...]  # (key, value) of a trial
@@ -54,6 +54,8 @@ class KeyTrial(Trial):
         return f"{name} {'null' if value is None else f'{value:.4f}'}"
 
     def must_keep(self, key: str) -> bool:
+        if key == SAMPLE:
+            return self.config.task is None
         return key.startswith(RESULT_KEYS) and key not in NOT_RESULT_KEYS
 
 

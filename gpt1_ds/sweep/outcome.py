@@ -17,6 +17,7 @@ from gpt1_ds.sweep.scaling_study import EarlyEnd
 ENDED = (DONE, DIVERGED, DOMINATED)  # nothing is left to do
 CUT = "metrics.jsonl does not end with the evaluation of its last step"
 WAY_OUT = "remove the run folder, and the same command trains it again"
+SAMPLE = "train.eval_batches"  # losses of other held-out rows do not compare
 READ = {"train": "step_seconds", "eval": "loss"}  # kinds of lines in metrics.jsonl, and what is read of each
 
 

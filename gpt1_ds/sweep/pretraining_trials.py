@@ -12,12 +12,15 @@ from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.text import decimals
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
-from gpt1_ds.sweep.outcome import held_out_losses
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
+from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 
 FOLDER = PRETRAINED
-RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.")  # a run that differs in one of these is another model
+RESULT_KEYS = (  # a run that differs in one of these is another model, or has a loss that does not compare
+    *TRAINING_KEYS,
+    *("model.", "objective.", "data.", SAMPLE),
+)
 Folders = Mapping[tuple[str, int], Path]  # (name, seed) -> run folder
 
 

@@ -165,7 +165,7 @@ class _Runner:
             to_do = f"{len(self.sweep.left)} of {len(self.sweep.trials)} left"
             self._say(f"{trial}: {trial.result}  {duration(seconds)}  {to_do}")
         elif error is None and trial.run_dir.done.exists():  # another start says so again
-            self._note_failure(trial, DataError(f"its run is done, and its folder lacks the result; {WAY_OUT}"), seconds)
+            self._note_failure(trial, DataError(f"it is done, and its folder lacks the result; {WAY_OUT}"), seconds)
         elif error is None or self.stop:
             self.folder.add_event("interrupted", cell=self._name(trial), seconds=round(seconds, 3))
             self._say(f"{trial}: stopped, to be continued")

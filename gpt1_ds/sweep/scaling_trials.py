@@ -65,7 +65,7 @@ class ScalingTrial(Trial):
         return loss if record.outcome == DONE else f"{record.outcome}: {record.reason}"
 
     def must_keep(self, key: str) -> bool:
-        return not key.startswith(resume.MAY_CHANGE)
+        return key == outcome.SAMPLE or not key.startswith(resume.MAY_CHANGE)
 
     @property
     def point(self) -> tuple[int, int, int]:

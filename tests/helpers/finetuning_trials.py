@@ -1,6 +1,7 @@
 """A stand-in for `finetune` that leaves what a real trial leaves, in a fraction of its time, and misbehaves on request.
 
-What a trial does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "refuse", "lose" or "wait".
+What a trial does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "refuse", "lose" or
+"wait".
 """
 
 from __future__ import annotations

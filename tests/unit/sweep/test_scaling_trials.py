@@ -9,12 +9,15 @@ import pytest
 
 from gpt1_ds.architecture.count import counts, parameters
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.config import to_yaml
 from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.sweep.pretraining_trials import PretrainingTrial
 from gpt1_ds.sweep.scaling_study import load_scaling
 from gpt1_ds.sweep.scaling_sweep import unidentified, warnings
 from gpt1_ds.sweep.scaling_trials import make_trials
 from gpt1_ds.training.schedule import learning_rate
-from tests.helpers.scaling_trials import LADDER, finish, read, small
+from tests.helpers.scaling_trials import LADDER, STUDY, finish, read, small
 
 
 def by_name(folder: Path, **changed: Any) -> dict[str, Any]:
@@ -178,3 +181,15 @@ def test_shipped_scaling_studies_have_cells(path: Path) -> None:
     found = make_trials(study, ["model.vocab_size=2048"], None, None)
     assert {trial.arm for trial in found} == {arm.name for arm in study.arms}
     assert not list(unidentified(found))
+
+
+def test_a_study_keeps_its_held_out_rows(tmp_path: Path) -> None:
+    """A law is no law of losses of other samples."""
+    before, now = (small(tmp_path, overrides={**STUDY["overrides"], "train.eval_batches": n})[0] for n in (2, 0))
+    finish(before, 3.0)
+    write_atomic(before.run_dir.config, to_yaml(before.config))
+    assert not list(before.differences())
+    (said,) = now.differences()
+    assert "ran with train.eval_batches=2, and the study now says 0; set it back" in said
+    assert not now.must_keep("train.evaluations")
+    assert PretrainingTrial(config=now.config, name="GPT", seed=1).must_keep("train.eval_batches")
