@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
@@ -122,6 +122,7 @@ def make_key_sweep(
     if settings.jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
     trials: list[KeyTrial] = []
+    configs: list[Config] = []  # of the trials, before each has its own place
     problems: dict[str, None] = {}
     equal: dict[str, str] = {}  # what a key's first value says that does not tell a trial from another
     for chosen in product(*(values for _, values in lists)):
@@ -130,9 +131,12 @@ def make_key_sweep(
             config = configure([f"{key}={value}" for key, value in values])
             several = [f"{key}={value}" for key, value in values if len(choices[key]) > 1]
             equal = {**unread(config, several, kind_of(config.task)), **equal}
+            configs.append(config)
             trials.append(KeyTrial(config=_placed(config, values), values=values))
         except UserError as error:
             problems |= dict.fromkeys(problem.removeprefix("command line: ") for problem in error.problems)
+    same = dict.fromkeys(word for word in _same(trials, configs) if word.partition("=")[0] not in equal)
+    problems |= dict.fromkeys(f"{word} mean the same; leave one out" for word in same)
     way_out = "runs would be equal: leave this list out, or sweep it where it is read"
     UserError.raise_all(
         f"--sweep: {problem}" for problem in [*problems, *(f"{one}; {way_out}" for one in equal.values())]
@@ -164,6 +168,15 @@ def _list(word: str) -> tuple[str, list[str]]:
 
 def _twice(names: Sequence[str]) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
+
+
+def _same(trials: Sequence[KeyTrial], configs: Sequence[Config]) -> Iterator[str]:
+    """Yields "KEY=A and KEY=B" of values that are written in two ways, so that runs would be equal."""
+    for (one, first), (other, second) in combinations(zip(trials, configs, strict=True), 2):
+        apart = [(key, a, b) for (key, a), (_, b) in zip(one.values, other.values, strict=True) if a != b]
+        if len(apart) == 1 and first == second:
+            key, a, b = apart[0]
+            yield f"{key}={a} and {key}={b}"
 
 
 def _placed(config: Config, values: Values) -> Config:

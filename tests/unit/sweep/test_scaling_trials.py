@@ -111,6 +111,14 @@ def test_cosine_runs_stand_alone(tmp_path: Path) -> None:
     [
         ({"arms": [LADDER, {**LADDER, "name": "again"}]}, "ladder and again both have a cell l1w16-8K-seed1"),
         ({"arms": [LADDER, LADDER]}, "two are called ladder"),
+        (
+            {"arms": [{**LADDER, "tokens": [8100, 8192]}]},
+            "budgets of 8100 and 8192 tokens are the same 32 steps",
+        ),
+        (
+            {"schedule": "wsd", "arms": [LADDER, {**LADDER, "name": "again", "tokens": ["8001"]}]},
+            "arms: budgets of 8000 and 8001 tokens are the same 32 steps; leave one out",
+        ),
         ({"held_out": ["l4w64-128K"]}, "did you mean l4w64-128K-seed1"),
         ({"budget_flops": "1e9"}, "budget_flops=1e+09: the cells need"),
         ({"head_width": 24}, "width 16 of 1 layers is no multiple of head_width=24"),
