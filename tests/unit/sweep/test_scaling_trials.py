@@ -130,6 +130,10 @@ def test_cosine_runs_stand_alone(tmp_path: Path) -> None:
         ({"arms": [{**LADDER, "layers": [1, 1]}]}, "layers=[1, 1] names one twice"),
         ({"arms": []}, "arms is empty"),
         ({"jobs": 0}, "jobs=0 is too small"),
+        ({"stop": {"behind": -0.1}}, "stop.behind=-0.1 must be 0 or more; 0 ends no cell early"),
+        ({"stop": {"after": 1.5}}, "stop.after=1.5 is a fraction of the run; write one from 0 to 1"),
+        ({"stop": {"after": -0.5}}, "stop.after=-0.5 is a fraction of the run"),
+        ({"stop": {"rise": -1}}, "guard.rise"),
         ({"armz": []}, "armz"),
     ],
 )
