@@ -142,7 +142,8 @@ class _Runner:
         if ready is not None:
             self.waiting.remove(ready)
         elif self.waiting and not others_run:
-            self.failed |= dict.fromkeys(self.waiting, "the run that it begins from did not get there")
+            for trial in self.waiting:
+                self.failed[trial] = f"{trial.trunk} has not left the checkpoint that it begins from"
             self.waiting.clear()
         return ready
 

@@ -302,6 +302,8 @@ def _branch(trial: ScalingTrial, trunk: ScalingTrial, every: int) -> ScalingTria
     begin = _decay_begins(trial) // every * every
     if begin < (trial.config.schedule.warmup_steps or 1):
         return trial  # too short to share anything
-    place = str(trunk.run_dir.checkpoint(begin))
-    checkpoint = replace(trial.config.checkpoint, resume=place)
+    place = trunk.run_dir.checkpoint(begin)
+    if not (place.is_dir() or trial.done) and trunk.record.outcome == DONE:
+        return trial  # the trunk's checkpoints are gone: it comes to the same from scratch, and costs less than a trunk
+    checkpoint = replace(trial.config.checkpoint, resume=str(place))
     return replace(trial, config=replace(trial.config, checkpoint=checkpoint), trunk=trunk, begin=begin)

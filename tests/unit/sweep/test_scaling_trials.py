@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from gpt1_ds.config import to_yaml
 from gpt1_ds.config.load import SHIPPED
 from gpt1_ds.sweep.pretraining_trials import PretrainingTrial
 from gpt1_ds.sweep.scaling_study import load_scaling
-from gpt1_ds.sweep.scaling_sweep import unidentified, warnings
+from gpt1_ds.sweep.scaling_sweep import rows, unidentified, warnings
 from gpt1_ds.sweep.scaling_trials import make_trials
 from gpt1_ds.training.schedule import learning_rate
 from tests.helpers.scaling_trials import LADDER, STUDY, finish, read, small
@@ -93,6 +95,35 @@ def test_branches_begin_where_their_decay_does(tmp_path: Path) -> None:
     trunk.run_dir.checkpoint(branch.begin).mkdir(parents=True)
     assert branch.ready
     assert found["l1w16-8K-seed2"].trunk is None, "alone with its seed"
+
+
+def test_a_finished_wsd_study_can_be_extended_and_have_a_cell_again(tmp_path: Path) -> None:
+    """Its trunks' checkpoints are gone: what is missing begins from scratch, with the same numbers."""
+    before = by_name(tmp_path, schedule="wsd")
+    for trial in before.values():
+        finish(trial, 3.0)
+    again, trunk = before["l2w32-32K-seed1"], before["l2w32-128K-seed1"]
+    assert (again.trunk, trunk.trunk) == (trunk, None)
+    shutil.rmtree(again.run_dir.path)
+    now = by_name(tmp_path, schedule="wsd", arms=[{**LADDER, "tokens": ["8K", "32K", "64K", "128K"]}])
+    for name in ("l2w32-32K-seed1", "l1w16-64K-seed1"):
+        assert (now[name].trunk, now[name].begin, now[name].config.checkpoint.resume) == (None, 0, "auto")
+        assert now[name].ready
+    alone = replace(now["l2w32-32K-seed1"].config, checkpoint=again.config.checkpoint)
+    assert alone == again.config, "the same run but for where it begins"
+    assert all(trial.trunk is None or trial.done for trial in now.values())
+    finish(now["l2w32-32K-seed1"], 3.0)
+    shares = {row["cell"]: row["own_share"] for row in rows(small(tmp_path, schedule="wsd"), 1)}
+    assert shares["l2w32-32K-seed1"] == 1
+    assert shares["l4w64-32K-seed1"] == round(1 - before["l4w64-32K-seed1"].begin / before["l4w64-32K-seed1"].steps, 6)
+
+
+def test_a_cell_waits_for_a_trunk_that_is_trained_again(tmp_path: Path) -> None:
+    before = by_name(tmp_path, schedule="wsd")
+    finish(before["l2w32-128K-seed1"], 3.0, steps=20)
+    branch = by_name(tmp_path, schedule="wsd")["l2w32-32K-seed1"]
+    assert branch.trunk is not None
+    assert not branch.ready
 
 
 def test_trunks_come_first(tmp_path: Path) -> None:
