@@ -126,8 +126,10 @@ class ScalingResults:
         return 100 * (self.predictions[cell.cell] / cell.loss - 1)
 
     def run_dir(self, cell: Cell) -> RunDir | None:
-        """The cell's run folder, also when the study has been moved; None where there is no metrics.jsonl."""
-        places = ([Path(cell.run), self.folder / cell.run] if cell.run else []) + [self.folder / cell.cell]
+        """The cell's run folder: that in this study's folder, which may be a copy of the one that the path in
+        results.csv names; None where there is no metrics.jsonl.
+        """
+        places = [self.folder / cell.cell, *([self.folder / cell.run, Path(cell.run)] if cell.run else [])]
         return next((RunDir(place) for place in places if (place / "metrics.jsonl").is_file()), None)
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
@@ -15,12 +15,13 @@ from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.unread import unread
 from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.registry import kind_of
 from gpt1_ds.tracking.record import of_run, read_entries
 
-OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
+OWN_KEYS = ("run.name", "run.dir", "run.share", SAMPLE)  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from", "checkpoint.positions")
 NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 Values = tuple[tuple[str, str], ...]  # (key, value) of a trial
@@ -41,7 +42,7 @@ class KeyTrial(Trial):
     def score(self) -> tuple[str, float | None]:
         """(name, value): the last held-out loss, or the dev split's first metric, of the best epoch; None: none yet."""
         if self.config.task is None:
-            losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
+            losses = held_out_losses(self.run_dir)
             return "held-out loss", losses[-1] if losses else None
         entries = read_entries(self.run_dir.evaluation)
         first = [next(iter(entry["metrics"].items())) for entry in of_run(entries) if entry["split"] == "dev"]
@@ -53,6 +54,8 @@ class KeyTrial(Trial):
         return f"{name} {'null' if value is None else f'{value:.4f}'}"
 
     def must_keep(self, key: str) -> bool:
+        if key == SAMPLE:
+            return self.config.task is None
         return key.startswith(RESULT_KEYS) and key not in NOT_RESULT_KEYS
 
 
@@ -119,6 +122,7 @@ def make_key_sweep(
     if settings.jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
     trials: list[KeyTrial] = []
+    configs: list[Config] = []  # of the trials, before each has its own place
     problems: dict[str, None] = {}
     equal: dict[str, str] = {}  # what a key's first value says that does not tell a trial from another
     for chosen in product(*(values for _, values in lists)):
@@ -127,9 +131,12 @@ def make_key_sweep(
             config = configure([f"{key}={value}" for key, value in values])
             several = [f"{key}={value}" for key, value in values if len(choices[key]) > 1]
             equal = {**unread(config, several, kind_of(config.task)), **equal}
+            configs.append(config)
             trials.append(KeyTrial(config=_placed(config, values), values=values))
         except UserError as error:
             problems |= dict.fromkeys(problem.removeprefix("command line: ") for problem in error.problems)
+    same = dict.fromkeys(word for word in _same(trials, configs) if word.partition("=")[0] not in equal)
+    problems |= dict.fromkeys(f"{word} mean the same; leave one out" for word in same)
     way_out = "runs would be equal: leave this list out, or sweep it where it is read"
     UserError.raise_all(
         f"--sweep: {problem}" for problem in [*problems, *(f"{one}; {way_out}" for one in equal.values())]
@@ -161,6 +168,15 @@ def _list(word: str) -> tuple[str, list[str]]:
 
 def _twice(names: Sequence[str]) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
+
+
+def _same(trials: Sequence[KeyTrial], configs: Sequence[Config]) -> Iterator[str]:
+    """Yields "KEY=A and KEY=B" of values that are written in two ways, so that runs would be equal."""
+    for (one, first), (other, second) in combinations(zip(trials, configs, strict=True), 2):
+        apart = [(key, a, b) for (key, a), (_, b) in zip(one.values, other.values, strict=True) if a != b]
+        if len(apart) == 1 and first == second:
+            key, a, b = apart[0]
+            yield f"{key}={a} and {key}={b}"
 
 
 def _placed(config: Config, values: Values) -> Config:

@@ -15,6 +15,10 @@ from gpt1_ds.scaling.tables import DIVERGED, DOMINATED, DONE, FAILED, RUNNING, W
 from gpt1_ds.sweep.scaling_study import EarlyEnd
 
 ENDED = (DONE, DIVERGED, DOMINATED)  # nothing is left to do
+CUT = "metrics.jsonl does not end with the evaluation of its last step"
+WAY_OUT = "remove the run folder, and the same command trains it again"
+SAMPLE = "train.eval_batches"  # losses of other held-out rows do not compare
+READ = {"train": "step_seconds", "eval": "loss"}  # kinds of lines in metrics.jsonl, and what is read of each
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,26 @@ class RunRecord:
 
 def read(run_dir: RunDir, steps: int) -> RunRecord:
     """The record of a run that is to have `steps` steps."""
-    lines = [line for line in read_jsonl(run_dir.metrics) if line.get("kind") in ("train", "eval")]
-    train, held_out = ([line for line in lines if line["kind"] == kind] for kind in ("train", "eval"))
+    lines = [line for line in read_jsonl(run_dir.metrics) if READ.get(line["kind"]) in line]
+    train, held_out = ([line for line in lines if line["kind"] == kind] for kind in READ)
     events = list(read_jsonl(run_dir.events))
     begin = next((event["step"] for event in events if event["event"] == "started"), 0)
     outcome, reason = _outcome(run_dir, steps, events)
-    if outcome == DONE and not (held_out and math.isfinite(_loss(held_out[-1]))):
+    if outcome == DONE and not (held_out and held_out[-1]["step"] == steps):
+        outcome, reason = FAILED, f"{CUT}, {steps}; {WAY_OUT}"
+    elif outcome == DONE and not math.isfinite(_loss(held_out[-1])):
         outcome, reason = DIVERGED, "its held-out loss is not finite"
     return RunRecord(outcome, reason, train, held_out, begin)
+
+
+def held_out_losses(run_dir: RunDir) -> list[float | None]:
+    """Returns the held-out losses that metrics.jsonl has of a run of any length, None for one that is not finite; none
+    where the run is done and the last of them is not that of its last step.
+    """
+    lines = [line for line in read_jsonl(run_dir.metrics) if line["kind"] == "eval" and "loss" in line]
+    if run_dir.done.exists() and lines and lines[-1]["step"] < _target(run_dir):
+        return []
+    return [line["loss"] for line in lines]
 
 
 def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple[str, str]:

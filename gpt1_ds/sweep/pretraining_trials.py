@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.common.text import decimals
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
+from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 
 FOLDER = PRETRAINED
-RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.")  # a run that differs in one of these is another model
+RESULT_KEYS = (  # a run that differs in one of these is another model, or has a loss that does not compare
+    *TRAINING_KEYS,
+    *("model.", "objective.", "data.", SAMPLE),
+)
 Folders = Mapping[tuple[str, int], Path]  # (name, seed) -> run folder
 
 
@@ -36,7 +39,7 @@ class PretrainingTrial(Trial):
     @property
     def result(self) -> str:
         """The last held-out loss."""
-        losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
+        losses = held_out_losses(self.run_dir)
         if not losses:
             return "no held-out loss"
         return f"held-out loss {decimals(losses[-1])}"

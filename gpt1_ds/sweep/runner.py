@@ -13,13 +13,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from gpt1_ds.common import log, stop_signals
-from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, UserError
+from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, DataError, LaunchError, UserError
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount, duration
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import accelerator, launch
+from gpt1_ds.sweep.outcome import WAY_OUT
 from gpt1_ds.sweep.trial import Sweep, Trial
 
 POLL_SECONDS = 0.5  # between looks at the STOP file
@@ -141,7 +142,8 @@ class _Runner:
         if ready is not None:
             self.waiting.remove(ready)
         elif self.waiting and not others_run:
-            self.failed |= dict.fromkeys(self.waiting, "the run that it begins from did not get there")
+            for trial in self.waiting:
+                self.failed[trial] = f"{trial.trunk} has not left the checkpoint that it begins from"
             self.waiting.clear()
         return ready
 
@@ -163,6 +165,8 @@ class _Runner:
             self.folder.add_event("done", cell=self._name(trial), seconds=round(seconds, 3))
             to_do = f"{len(self.sweep.left)} of {len(self.sweep.trials)} left"
             self._say(f"{trial}: {trial.result}  {duration(seconds)}  {to_do}")
+        elif error is None and trial.run_dir.done.exists():  # another start says so again
+            self._note_failure(trial, DataError(f"it is done, and its folder lacks the result; {WAY_OUT}"), seconds)
         elif error is None or self.stop:
             self.folder.add_event("interrupted", cell=self._name(trial), seconds=round(seconds, 3))
             self._say(f"{trial}: stopped, to be continued")

@@ -127,6 +127,10 @@ class ScalingStudy(StudySettings):
                 yield f"{key}={value} must be above 0; null is no limit"
         if not self.learning_rate.value > 0 or self.learning_rate.reference < 1:
             yield f"learning_rate: value={self.learning_rate.value} and reference must be above 0"
+        if not self.stop.behind >= 0:
+            yield f"stop.behind={self.stop.behind} must be 0 or more; 0 ends no cell early"
+        if not 0 <= self.stop.after <= 1:
+            yield f"stop.after={self.stop.after} is a fraction of the run; write one from 0 to 1"
         for override in self.overrides:
             key = override.partition("=")[0]
             if key in OWN_KEYS:

@@ -124,6 +124,7 @@ def _ranks(trial: ScalingTrial, usual: int) -> int:
 
 def _row(trial: ScalingTrial, ranks: int) -> dict[str, Any]:
     config, model, record = trial.config, trial.config.model, trial.record
+    begin = record.begin if record.train else trial.begin  # a branch of a trunk that is gone began from scratch
     measured = record.loss is not None and math.isfinite(record.loss) and record.outcome in ENDED
     return {
         **{"cell": trial.name, "arm": trial.arm, "kind": trial.kind, "layers": model.layers, "width": model.width},
@@ -131,7 +132,7 @@ def _row(trial: ScalingTrial, ranks: int) -> dict[str, Any]:
         **{"learning_rate": config.optimizer.lr, "best_rate": 1, "schedule": config.schedule.kind},
         **{f"n_{name}": size for name, size in trial.sizes.items()},
         **{"n": trial.parameters, "d": trial.tokens, "u": trial.unique, "epochs": round(trial.epochs, 6)},
-        **{"flops": trial.flops, "own_share": round(trial.own_share, 6)},
+        **{"flops": trial.flops, "own_share": round(1 - begin / trial.steps, 6)},
         "loss": record.loss if measured else None,
         "bits_per_byte": record.held_out[-1].get("bits_per_byte") if measured else None,
         "held_out": int(trial.held_out),

@@ -39,6 +39,7 @@ class ScalingTrial(Trial):
     arm: str
     kind: str
     rate: float  # multiple of the rule's learning rate
+    budget: int  # tokens, before they are rounded to whole steps
     steps: int
     unique: int  # distinct tokens it sees
     vocab_size: int
@@ -65,7 +66,7 @@ class ScalingTrial(Trial):
         return loss if record.outcome == DONE else f"{record.outcome}: {record.reason}"
 
     def must_keep(self, key: str) -> bool:
-        return not key.startswith(resume.MAY_CHANGE)
+        return key == outcome.SAMPLE or not key.startswith(resume.MAY_CHANGE)
 
     @property
     def point(self) -> tuple[int, int, int]:
@@ -224,6 +225,7 @@ class _Maker:
             kind=arm.kind,
             rate=rate,
             config=config,
+            budget=tokens,
             steps=steps,
             unique=min(there, needed),
             vocab_size=self.vocab_size,
@@ -246,19 +248,30 @@ def _problems(study: ScalingStudy, made: Sequence[ScalingTrial]) -> Iterator[str
     for name, where in arms.items():
         if len(where) > 1:
             yield f"arms: {' and '.join(where)} both have a cell {name}; leave it out of one"
+    budgets: dict[tuple[object, ...], set[int]] = {}  # of cells that are one and the same run
+    for trial in made:
+        budgets.setdefault((*_line(trial), trial.steps), set()).add(trial.budget)
+    for (*_, steps), equal in budgets.items():
+        if len(equal) > 1:
+            told = " and ".join(map(str, sorted(equal)))
+            yield f"arms: budgets of {told} tokens are the same {steps} steps; leave one out"
     for name in study.held_out:
         if name not in arms:
             near = difflib.get_close_matches(name, arms, 3) or list(arms)[:3]
             yield f"held_out: {name} is no cell of the study; did you mean {' or '.join(near)}?"
 
 
+def _line(trial: ScalingTrial) -> tuple[object, ...]:
+    """What cells have in common that differ in their budgets alone."""
+    model = trial.config.model
+    return model.layers, model.width, trial.config.run.seed, trial.rate, trial.config.data.unique_tokens
+
+
 def _branched(made: Sequence[ScalingTrial]) -> list[ScalingTrial]:
     """The trials with every smaller budget set to begin from its trunk."""
     groups: dict[object, list[ScalingTrial]] = {}
     for trial in made:
-        model = trial.config.model
-        key = (model.layers, model.width, trial.config.run.seed, trial.rate, trial.config.data.unique_tokens)
-        groups.setdefault(key, []).append(trial)
+        groups.setdefault(_line(trial), []).append(trial)
     done: list[ScalingTrial] = []
     for group in groups.values():
         *smaller, largest = sorted(group, key=lambda trial: trial.steps)
@@ -289,6 +302,8 @@ def _branch(trial: ScalingTrial, trunk: ScalingTrial, every: int) -> ScalingTria
     begin = _decay_begins(trial) // every * every
     if begin < (trial.config.schedule.warmup_steps or 1):
         return trial  # too short to share anything
-    place = str(trunk.run_dir.checkpoint(begin))
-    checkpoint = replace(trial.config.checkpoint, resume=place)
+    place = trunk.run_dir.checkpoint(begin)
+    if not (place.is_dir() or trial.done) and trunk.record.outcome == DONE:
+        return trial  # the trunk's checkpoints are gone: it comes to the same from scratch, and costs less than a trunk
+    checkpoint = replace(trial.config.checkpoint, resume=str(place))
     return replace(trial, config=replace(trial.config, checkpoint=checkpoint), trunk=trunk, begin=begin)

@@ -1,6 +1,7 @@
 """A stand-in for `finetune` that leaves what a real trial leaves, in a fraction of its time, and misbehaves on request.
 
-What a trial does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "refuse" or "wait".
+What a trial does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "refuse", "lose" or
+"wait".
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def finetune(config: Config) -> int:
     write_atomic(run_dir.config, to_yaml(config))
     (run_dir.checkpoints / "step-00000002").mkdir(exist_ok=True)
     metrics = {"matthews" if config.task.name == "cola" else "accuracy": score(config)}
-    write_json(run_dir.evaluation, [{"task": config.task.name, "split": "dev", "step": 2, "metrics": metrics}])
+    if behaviour != "lose":
+        told = {"task": config.task.name, "split": "dev", "step": 2, "metrics": metrics}
+        write_json(run_dir.evaluation, [told])
     write_json(run_dir.done, {"step": 2})
     run_dir.add_event("stopped", step=2, reason="done", seconds=2.0)
     return 0

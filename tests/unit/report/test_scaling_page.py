@@ -209,6 +209,20 @@ def test_a_study_that_was_moved_finds_its_runs(tmp_path: Path) -> None:
     assert run.path == moved / study.cells[0].cell
 
 
+def test_a_copy_of_a_study_shows_its_own_runs(tmp_path: Path) -> None:
+    """Also where those that it was copied from are still there."""
+    folder = make_study(tmp_path / "study", fit=False, downstream=False)
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    study = read_scaling_results(copy)
+    run = study.run_dir(study.cells[0])
+    assert run is not None
+    assert run.path == copy / study.cells[0].cell
+    shutil.rmtree(run.path)
+    other = study.run_dir(study.cells[0])
+    assert other is not None
+    assert other.path == folder / study.cells[0].cell
+
+
 def edit(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         cells = read_results(folder)

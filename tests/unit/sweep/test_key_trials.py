@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from gpt1_ds.config import load
+import pytest
+
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.config import Config, load
 from gpt1_ds.sweep.key_sweep import make_key_sweep
 
 
@@ -28,3 +32,30 @@ def test_a_trials_score_is_its_own(tmp_path: Path) -> None:
     told = [entry, *({"metrics": {"matthews": 0.1}, **one} for one in others)]
     trial.run_dir.evaluation.write_text(json.dumps(told))
     assert trial.score == ("matthews", 0.5)
+
+
+def test_losses_of_other_held_out_rows_are_not_compared() -> None:
+    def configure(words: Sequence[str]) -> Config:
+        return load([], ["run.name=lr", *words])
+
+    with pytest.raises(ConfigError) as caught:
+        make_key_sweep(["train.eval_batches=1,0"], configure, None, None)
+    said = "--sweep: train.eval_batches is the same for all trials; give it as train.eval_batches=1"
+    assert list(caught.value.problems) == [said]
+    trial = make_key_sweep(["run.seed=1,2"], configure, None, None).trials[0]
+    kept = {key: trial.must_keep(key) for key in ("train.eval_batches", "train.eval_every", "train.evaluations")}
+    assert kept == {"train.eval_batches": True, "train.eval_every": False, "train.evaluations": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["optimizer.lr=1e-3,0.001"], "optimizer.lr=1e-3 and optimizer.lr=0.001"),
+        (["run.seed=1,01", "optimizer.lr=1e-3,1e-2"], "run.seed=1 and run.seed=01"),
+        (["train.tokens=1M,1000000,2M"], "train.tokens=1M and train.tokens=1000000"),
+    ],
+)
+def test_equal_values_in_other_writing_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_key_sweep(words, lambda more: load([], ["run.name=lr", "train.steps=null", *more]), None, None)
+    assert list(caught.value.problems) == [f"--sweep: {said} mean the same; leave one out"]

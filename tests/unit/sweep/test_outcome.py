@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.plan.machine import find_machine
 from gpt1_ds.scaling.tables import COLUMNS
-from gpt1_ds.sweep.outcome import RunRecord, dominated, read
+from gpt1_ds.sweep.outcome import RunRecord, dominated, held_out_losses, read
 from gpt1_ds.sweep.scaling_study import EarlyEnd
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep, rows
 from tests.helpers.scaling_trials import LADDER, finish, small
@@ -41,6 +41,32 @@ def test_every_outcome(tmp_path: Path) -> None:
     assert found[3].reason == "step 20: too high"
     assert found[5].reason == "a bus error"
     assert not waiting.run_dir.path.exists()
+
+
+@pytest.mark.parametrize("kept", [0, 3, -1])
+def test_the_loss_of_a_cell_is_that_of_its_last_step(tmp_path: Path, kept: int) -> None:
+    """Without its last lines a run has an earlier loss, which is not that of its tokens."""
+    trial = small(tmp_path)[0]
+    finish(trial, 3.0)
+    lines = trial.run_dir.metrics.read_text().splitlines(keepends=True)
+    trial.run_dir.metrics.write_text("".join(lines[:kept]))
+    found = read(trial.run_dir, trial.steps)
+    assert found.outcome == "failed"
+    assert f"of its last step, {trial.steps}; remove the run folder" in found.reason
+    assert held_out_losses(trial.run_dir) == []
+    assert rows([trial], 1)[0]["loss"] is None
+    assert not trial.done
+
+
+def test_a_line_without_its_loss_is_none(tmp_path: Path) -> None:
+    trial = small(tmp_path)[0]
+    finish(trial, 3.0)
+    with open(trial.run_dir.metrics, "a") as file:
+        file.write('{"kind": "eval", "step": 9}\n{"kind": "train", "step": 9}\n{"kind": [], "step": 9}\n')
+    found = read(trial.run_dir, trial.steps)
+    assert (found.outcome, found.loss) == ("done", 3.0)
+    assert found.seconds == pytest.approx(0.5 * trial.steps)
+    assert held_out_losses(trial.run_dir)[-1] == 3.0
 
 
 def test_what_failed_before_a_new_start_is_forgotten(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -90,6 +91,26 @@ def test_what_a_person_must_mend_is_not_tried_again(tmp_path: Path) -> None:
     assert [(event["reason"], event["again"]) for event in events(sweep, "failed")] == [
         ("task.max_length=3 is too short", False)
     ] * 2
+
+
+def test_a_run_that_is_done_without_its_result_has_failed(tmp_path: Path) -> None:
+    """It would say again and again that it is done."""
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    behave(sweep, rte="lose")
+    assert run(sweep, 1) == 1
+    assert events(sweep, "interrupted") == []
+    (reason, again), _ = [(event["reason"], event["again"]) for event in events(sweep, "failed")]
+    assert "lacks the result; remove the run folder" in reason
+    assert not again
+
+
+def test_a_cell_whose_beginning_is_not_there_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    trunk, branch = sweep.trials[:2]
+    sweep = replace(sweep, trials=(trunk, replace(branch, trunk=trunk, begin=7)))
+    assert run(sweep, 1) == 1, "the trunk is done, and has no such checkpoint"
+    told = "cola, no pre-training, seed 1: failed: cola, full, seed 1 has not left the checkpoint that it begins from"
+    assert told in capsys.readouterr().err
 
 
 def in_the_background(action: Callable[[], None]) -> threading.Thread:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,15 @@ import pytest
 
 from gpt1_ds.architecture.count import counts, parameters
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.config import to_yaml
 from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.sweep.pretraining_trials import PretrainingTrial
 from gpt1_ds.sweep.scaling_study import load_scaling
-from gpt1_ds.sweep.scaling_sweep import unidentified, warnings
+from gpt1_ds.sweep.scaling_sweep import rows, unidentified, warnings
 from gpt1_ds.sweep.scaling_trials import make_trials
 from gpt1_ds.training.schedule import learning_rate
-from tests.helpers.scaling_trials import LADDER, finish, read, small
+from tests.helpers.scaling_trials import LADDER, STUDY, finish, read, small
 
 
 def by_name(folder: Path, **changed: Any) -> dict[str, Any]:
@@ -92,6 +97,35 @@ def test_branches_begin_where_their_decay_does(tmp_path: Path) -> None:
     assert found["l1w16-8K-seed2"].trunk is None, "alone with its seed"
 
 
+def test_a_finished_wsd_study_can_be_extended_and_have_a_cell_again(tmp_path: Path) -> None:
+    """Its trunks' checkpoints are gone: what is missing begins from scratch, with the same numbers."""
+    before = by_name(tmp_path, schedule="wsd")
+    for trial in before.values():
+        finish(trial, 3.0)
+    again, trunk = before["l2w32-32K-seed1"], before["l2w32-128K-seed1"]
+    assert (again.trunk, trunk.trunk) == (trunk, None)
+    shutil.rmtree(again.run_dir.path)
+    now = by_name(tmp_path, schedule="wsd", arms=[{**LADDER, "tokens": ["8K", "32K", "64K", "128K"]}])
+    for name in ("l2w32-32K-seed1", "l1w16-64K-seed1"):
+        assert (now[name].trunk, now[name].begin, now[name].config.checkpoint.resume) == (None, 0, "auto")
+        assert now[name].ready
+    alone = replace(now["l2w32-32K-seed1"].config, checkpoint=again.config.checkpoint)
+    assert alone == again.config, "the same run but for where it begins"
+    assert all(trial.trunk is None or trial.done for trial in now.values())
+    finish(now["l2w32-32K-seed1"], 3.0)
+    shares = {row["cell"]: row["own_share"] for row in rows(small(tmp_path, schedule="wsd"), 1)}
+    assert shares["l2w32-32K-seed1"] == 1
+    assert shares["l4w64-32K-seed1"] == round(1 - before["l4w64-32K-seed1"].begin / before["l4w64-32K-seed1"].steps, 6)
+
+
+def test_a_cell_waits_for_a_trunk_that_is_trained_again(tmp_path: Path) -> None:
+    before = by_name(tmp_path, schedule="wsd")
+    finish(before["l2w32-128K-seed1"], 3.0, steps=20)
+    branch = by_name(tmp_path, schedule="wsd")["l2w32-32K-seed1"]
+    assert branch.trunk is not None
+    assert not branch.ready
+
+
 def test_trunks_come_first(tmp_path: Path) -> None:
     made = small(tmp_path, schedule="wsd")
     order = [trial.trunk is not None for trial in made]
@@ -108,6 +142,14 @@ def test_cosine_runs_stand_alone(tmp_path: Path) -> None:
     [
         ({"arms": [LADDER, {**LADDER, "name": "again"}]}, "ladder and again both have a cell l1w16-8K-seed1"),
         ({"arms": [LADDER, LADDER]}, "two are called ladder"),
+        (
+            {"arms": [{**LADDER, "tokens": [8100, 8192]}]},
+            "budgets of 8100 and 8192 tokens are the same 32 steps",
+        ),
+        (
+            {"schedule": "wsd", "arms": [LADDER, {**LADDER, "name": "again", "tokens": ["8001"]}]},
+            "arms: budgets of 8000 and 8001 tokens are the same 32 steps; leave one out",
+        ),
         ({"held_out": ["l4w64-128K"]}, "did you mean l4w64-128K-seed1"),
         ({"budget_flops": "1e9"}, "budget_flops=1e+09: the cells need"),
         ({"head_width": 24}, "width 16 of 1 layers is no multiple of head_width=24"),
@@ -119,6 +161,10 @@ def test_cosine_runs_stand_alone(tmp_path: Path) -> None:
         ({"arms": [{**LADDER, "layers": [1, 1]}]}, "layers=[1, 1] names one twice"),
         ({"arms": []}, "arms is empty"),
         ({"jobs": 0}, "jobs=0 is too small"),
+        ({"stop": {"behind": -0.1}}, "stop.behind=-0.1 must be 0 or more; 0 ends no cell early"),
+        ({"stop": {"after": 1.5}}, "stop.after=1.5 is a fraction of the run; write one from 0 to 1"),
+        ({"stop": {"after": -0.5}}, "stop.after=-0.5 is a fraction of the run"),
+        ({"stop": {"rise": -1}}, "guard.rise"),
         ({"armz": []}, "armz"),
     ],
 )
@@ -178,3 +224,15 @@ def test_shipped_scaling_studies_have_cells(path: Path) -> None:
     found = make_trials(study, ["model.vocab_size=2048"], None, None)
     assert {trial.arm for trial in found} == {arm.name for arm in study.arms}
     assert not list(unidentified(found))
+
+
+def test_a_study_keeps_its_held_out_rows(tmp_path: Path) -> None:
+    """A law is no law of losses of other samples."""
+    before, now = (small(tmp_path, overrides={**STUDY["overrides"], "train.eval_batches": n})[0] for n in (2, 0))
+    finish(before, 3.0)
+    write_atomic(before.run_dir.config, to_yaml(before.config))
+    assert not list(before.differences())
+    (said,) = now.differences()
+    assert "ran with train.eval_batches=2, and the study now says 0; set it back" in said
+    assert not now.must_keep("train.evaluations")
+    assert PretrainingTrial(config=now.config, name="GPT", seed=1).must_keep("train.eval_batches")
