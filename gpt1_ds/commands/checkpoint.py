@@ -261,6 +261,9 @@ def _mirror_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _mirror(options: argparse.Namespace) -> int:
+    from gpt1_ds.launcher import libraries
+
+    libraries.load()
     from gpt1_ds.training import mirror
 
     print(f"{options.run}: all of it is in {mirror.copy_run(Path(options.run), options.to)}")
@@ -273,6 +276,9 @@ def _fetch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
+    from gpt1_ds.launcher import libraries
+
+    libraries.load()
     from gpt1_ds.interop import imported
     from gpt1_ds.training import mirror
 
