@@ -168,7 +168,7 @@ class FinetuningStudy(StudySettings):
                     yield f"{kind}: {name!r} is what the study itself calls something; give it another name"
         tried = [cell_folder("", "", " ".join(choice)) for choice in self.choices]
         for folder in sorted({folder for folder in tried if tried.count(folder) > 1}):
-            yield f"choose: two runs of a cell would lie in the folder {folder}; write the values otherwise"
+            yield f"choose: two trials would have the folder {folder}; choose other values"
         for name in self.controls:
             if name not in self.rows:
                 yield f"controls: {name!r} is no row; choose from {', '.join(self.rows)}"

@@ -133,19 +133,21 @@ class FinetuningSweep(Sweep):
         problems += _trend_problems(self.study, sections)
         for section in sections.values():
             try:
-                for note in self._scored_otherwise(section, read_task(section)):
+                for note in self._stale_scores(section, read_task(section)):
                     say(note)
             except UserError as error:
                 problems += error.problems
         UserError.raise_all(problems)
 
-    def _scored_otherwise(self, section: TaskConfig, data: TaskData) -> Iterator[str]:
+    def _stale_scores(self, section: TaskConfig, data: TaskData) -> Iterator[str]:
+        """Yields a line for each split of a done trial whose examples are not those of `data`."""
         here = {split: hash_examples(examples) for split, examples in data.splits.items()}
         for trial in self.trials:
             if not trial.done or trial.section != section:
                 continue
             for entry in of_run(read_entries(trial.run_dir.evaluation)):
-                if entry.get("data", now := here.get(entry["split"])) != now:
+                now = here.get(entry["split"])
+                if entry.get("data", now) != now:
                     told = f"its scores of {entry['split']} are of other examples than {section.path} now has"
                     yield f"{trial.run_dir.path}: {told}; put them back, or remove the folder"
 

@@ -147,8 +147,8 @@ class Start:
         """Whether the store may have the checkpoint from which this run continues, though its folder has none: it has
         started before. What it was told to begin with may be gone by then. Raises ConfigError, as `claim` does.
         """
-        is_mirrored = self.config.checkpoint.mirror is not None and self.run_dir.config.is_file()
-        return is_mirrored and not begins_anew(self.config) and not self.claim.replaces
+        has_store = self.config.checkpoint.mirror is not None and self.run_dir.config.is_file()
+        return has_store and not begins_anew(self.config) and not self.claim.replaces
 
     @property
     def data_hash(self) -> str | None:

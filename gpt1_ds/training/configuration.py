@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def task_tokenizer(config: Config) -> Path:
     """The tokenizer of fine-tuning: the run's own where it continues, or its newest checkpoint's where the folder came
     without it; else that of checkpoint.init_from or task.tokenizer. Raises CheckpointError where that is gone, unless a
-    mirrored run has kept its own.
+    run with a mirror has a tokenizer in its folder.
     """
     assert config.task is not None, "fine-tuning has a task"
     run_dir = run_folder(config)

@@ -104,10 +104,8 @@ class Mirror:
     def prepare(self) -> None:
         """What the store has and the run folder has not comes back. Raises UserError."""
         done: Future[None] | None = None
-        if self._copies is not None:
-            anew = begins_anew(self.config)
-            action = self._copies.refuse if anew else partial(_bring_back, self._copies, resolved(self.config))
-            done = ThreadPoolExecutor(1, "mirror").submit(action)
+        if self._copies is not None and not begins_anew(self.config):  # else the store was asked before
+            done = ThreadPoolExecutor(1, "mirror").submit(_bring_back, self._copies, resolved(self.config))
         self._wait(lambda: done is not None and not done.done())
         self.groups.on_rank_0(lambda: None if done is None else done.result())
 

@@ -45,14 +45,14 @@ def start(target: str, config: Config, nproc: int | None, run_dir: RunDir, resta
             step, _ = newest = _newest(run_dir)
             if made >= restarts or not error.may_restart:
                 raise
-            # what `never` moves aside has steps of its own
+            # with resume=never an older run's checkpoints lie there until the ranks have moved them
             is_saved = step > 0 and newest != began if begins_anew(config) else step > began[0]
             if not is_saved:
                 told = f"no step was saved since step {began[0]}, so the ranks do not begin again"
                 log.say(f"--restarts={restarts}: {told}")
                 raise
             made += 1
-            if begins_anew(config):  # they have done so
+            if begins_anew(config):  # once is enough
                 config = replace(config, checkpoint=replace(config.checkpoint, resume="auto"))
             ended = round(time.time(), 2)
             log.say(f"{error}\nall ranks begin again at step {step} ({made} of {amount(restarts, 'restart')})")

@@ -153,7 +153,10 @@ def test_unknown_keys_get_a_suggestion(tmp_path: Path) -> None:
             "checkpoint: x\ntasks: [{preset: finetune/cola, name: figures}]",
             "tasks: 'figures' is what the study itself calls something",
         ),
-        (MINIMAL + "choose: {x.y: [1e+4, 1e-4]}", "choose: two runs of a cell would lie in the folder x.y-1e-4"),
+        (
+            MINIMAL + "choose: {x.y: [1e+4, 1e-4]}",
+            "choose: two trials would have the folder x.y-1e-4; choose other values",
+        ),
         (MINIMAL + "seeds: [many]", "'many'"),
         (MINIMAL + "jobs: 0", "jobs=0 is too small"),
         (MINIMAL + "name: a/b", "cannot name a folder"),
