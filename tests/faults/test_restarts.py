@@ -70,9 +70,10 @@ def test_two_are_killed_and_all_is_as_if_none_had_been(resume: str, alone: list[
     assert all(0 < event["seconds"] < 60 for event in again)
 
 
-def test_torchrun_starts_them_again(alone: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_torchrun_starts_them_again(resume: str, alone: list[str], tmp_path: Path) -> None:
     """Whose agent keeps the store in which the killed ranks left their addresses."""
-    words = [*alone[:-1], f"run.dir={tmp_path}", "checkpoint.resume=never"]
+    words = [*alone[:-1], f"run.dir={tmp_path}", f"checkpoint.resume={resume}"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", f"--master-port={port}"]
