@@ -255,8 +255,13 @@ class ScalingSweep(Sweep):
         return any(trial.kind == "ladder" for trial in self.trials)
 
     def check(self) -> None:
-        """Raise UserError also for data that are not there."""
-        open_data(self.trials[0].config)
+        """Raise UserError also for data that are not there, or lack the text whose loss is the result of a cell."""
+        config = self.trials[0].config
+        if open_data(config).held_out is None:
+            raise ConfigError(
+                f"data.path: {config.data.path[0].path} has no held-out text, by whose loss a study judges its cells; "
+                "build it with --validation above 0"
+            )
         super().check()
 
     def watch(self, running: Mapping[ScalingTrial, float], spent: float) -> str:

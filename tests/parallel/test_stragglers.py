@@ -10,7 +10,7 @@ from pathlib import Path
 from tools import runs
 from tools.runs import Background
 
-STEPS = 120
+STEPS = 70  # a window has 50
 
 
 def test_a_slow_rank_is_named(tiny_data: Path, tmp_path: Path) -> None:

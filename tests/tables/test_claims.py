@@ -1,6 +1,5 @@
 """Three tables of the claims, made again from nothing by the command that made them: with a tenth of the novels, a
-fiftieth of the tokens and of the examples. Their scores say nothing; every row, control and comparison is there. They
-train in bf16, which takes ten times as long on a CPU without its instructions.
+fiftieth of the tokens and of the examples. Their scores say nothing; every row, control and comparison is there.
 """
 
 import csv

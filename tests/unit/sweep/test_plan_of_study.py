@@ -9,7 +9,9 @@ import pytest
 from gpt1_ds.cli import main
 from gpt1_ds.config import load
 from gpt1_ds.data import sources
+from gpt1_ds.data.build import build
 from gpt1_ds.data.sources import EMBEDDED_FOLDER, EMBEDDED_VOCAB_SIZE
+from tests.helpers.scaling_trials import read
 
 
 @pytest.mark.parametrize("words", [["plan"], ["status"], ["submit", "--dry-run"]], ids=lambda words: " ".join(words))
@@ -53,3 +55,16 @@ def test_the_vocabulary_is_that_of_the_run(in_folder: Path, capsys: pytest.Captu
     assert f"vocabulary {EMBEDDED_VOCAB_SIZE}:" in told.out
     assert "not there yet" in told.err
     assert not list(in_folder.iterdir())
+
+
+def test_data_without_held_out_text_judge_no_cell(
+    tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build([tiny_data.parent / "text"], tiny_data.parent / "tokenizer", in_folder / "whole", workers=1, validation=0)
+    read(in_folder)
+    assert main(["scaling", "run", "small.yaml", "data.path=whole", "run.dir=runs"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "gpt1-ds: data.path: whole has no held-out text, by whose loss a study judges its cells; build it with "
+        "--validation above 0"
+    )
+    assert not Path("runs").exists()
