@@ -69,15 +69,16 @@ def fetch_run(address: str, folder: Path) -> str:
     checkpoint's name. Raises UserError.
     """
     check_address(address, "ADDRESS", ConfigError)
-    place, run_dir = Store(address), RunDir(folder)
-    names = place.names()
-    if not store.whole(names):
+    place = Store(address)
+    if not store.whole(place.names()):
         raise CheckpointError(f"{place}: holds no whole checkpoint; name a run there, like s3://BUCKET/FOLDER/NAME")
-    run_dir.create()
-    copies = Copies(place, run_dir, CheckpointConfig())
-    copies.bring_newest()
-    write_atomic(run_dir.config, place.read(run_dir.config.name))
-    return folders.steps_in(run_dir.checkpoints)[-1].name
+    with published_folder(folder) as temporary:
+        temporary.chmod(0o700)
+        run_dir = RunDir(temporary)
+        run_dir.create()
+        Copies(place, run_dir, CheckpointConfig()).bring_newest()
+        write_atomic(run_dir.config, place.read(run_dir.config.name))
+        return folders.steps_in(run_dir.checkpoints)[-1].name
 
 
 class Mirror:
@@ -292,7 +293,7 @@ class Copies:
     def _bring(self, name: str) -> None:
         """One checkpoint of the store into its place in the run folder."""
         final = self.run_dir.checkpoints / name
-        log.say(f"{final}: comes from {self.place}")
+        log.say(f"{name}: comes from {self.place}")
         with published_folder(final) as temporary:
             store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
 

@@ -65,6 +65,7 @@ def test_a_damaged_copy_is_passed_over(run: RunDir, tmp_path: Path, capsys: pyte
     assert "damaged: its sha256 does not match the manifest" in capsys.readouterr().err
     assert [folder.name for folder in steps_in(tmp_path / "run" / "checkpoints")] == ["step-00000004"]
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0, "for its owner alone, as every run"
 
 
 def test_damaged_copies_alone_are_told(run: RunDir, tmp_path: Path) -> None:
@@ -74,6 +75,7 @@ def test_damaged_copies_alone_are_told(run: RunDir, tmp_path: Path) -> None:
         file.write_bytes(b"")
     with pytest.raises(CheckpointError, match="holds damaged checkpoints alone"):
         mirror.fetch_run(f"file://{there}", tmp_path / "run")
+    assert list(tmp_path.iterdir()) == [there], "no part of a run is left, which would refuse the next try"
 
 
 def test_damaged_copies_alone_are_not_buried(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_what_may_not_be_read_is_not_damaged(run: RunDir, tmp_path: Path, monkey
     monkeypatch.setattr(LocalFileSystem, "get_file", refused)
     with pytest.raises(DataError, match=r"/step-00000006/state/.*: no right to read it; look at your credentials"):
         mirror.fetch_run(f"file://{place(run)}", tmp_path / "run")
-    assert not steps_in(tmp_path / "run" / "checkpoints"), "no older one is taken for it"
+    assert not list(tmp_path.iterdir()), "no older one is taken for it"
 
 
 def test_half_a_checkpoint_is_none(run: RunDir, tmp_path: Path) -> None:
