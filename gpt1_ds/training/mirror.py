@@ -203,15 +203,20 @@ class Copies:
         where nothing whole is left in either place: a run from scratch would bury what is there.
         """
         names = self.place.names()
-        self._bring_newest(names)
-        self._bring_best(store.whole(names))
+        found = store.whole(names)
+        came = self._bring_newest(found)
+        self._bring_records(names if found else (), is_ahead=bool(came))
+        if came:
+            self.run_dir.add_event("brought back", checkpoint=came, source=str(self.place))
+        self._bring_best(found)
 
-    def _bring_newest(self, names: Collection[str]) -> None:
+    def _bring_newest(self, found: Sequence[str]) -> str:
+        """Returns the name of the checkpoint that came; empty for none."""
         here, damaged = resume.newest_whole(self.run_dir)
-        newest, found = None if here is None else manifest.step_of(here), store.whole(names)
+        newest = None if here is None else manifest.step_of(here)
         for name in reversed(found):
             if newest is not None and newest >= (manifest.step_of(Path(name)) or 0):
-                return
+                return ""
             for folder in [one for one in damaged if folders.published_name(one) == name]:
                 folders.set_aside(self.run_dir, folder, damaged[folder])
             try:
@@ -219,15 +224,14 @@ class Copies:
             except DamagedError as error:
                 log.say(f"{error.problems[0]}; an older one is tried")
                 continue
-            self._bring_records(names)
             write_atomic(self.run_dir.latest, f"{name}\n")
-            self.run_dir.add_event("brought back", checkpoint=name, source=str(self.place))
-            return
+            return name
         if here is None and found:
             raise CheckpointError(
                 f"{self.place}: holds damaged checkpoints alone; look at the lines above, and to begin anew delete "
                 "what is there, or choose another run.name"
             )
+        return ""
 
     def refuse(self) -> None:
         """Raise ConfigError where the store holds a checkpoint of a run: one that begins anew would mix with it."""
@@ -329,11 +333,15 @@ class Copies:
             return False
         return True
 
-    def _bring_records(self, names: Collection[str]) -> None:
-        """The records of the run, where the folder has none or shorter ones."""
+    def _bring_records(self, names: Collection[str], is_ahead: bool) -> None:
+        """The records of the run, where the folder has none, and shorter ones of what is only added to; of a store that
+        `is_ahead` all that are longer.
+        """
         for path in self._records():
             name = path.relative_to(self.run_dir.path).as_posix()
-            if name in names and path not in (self.run_dir.config, self.run_dir.best):
+            if name not in names or path in (self.run_dir.config, self.run_dir.best):
+                continue
+            if not path.is_file() or is_ahead or path.suffix == ".jsonl":
                 content = self.place.read(name)
                 if not path.is_file() or path.stat().st_size < len(content):
                     write_atomic(path, content)

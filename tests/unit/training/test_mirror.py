@@ -257,6 +257,20 @@ def test_a_checkpoint_that_lost_files_comes_back_to_its_place(run: RunDir, tiny_
     assert [event["step"] for event in runs.events(lost, "started")][-1] == 6
 
 
+def test_records_that_are_lost_beside_whole_checkpoints_come_back(run: RunDir, tmp_path: Path) -> None:
+    """The next copy would end those of the store, too."""
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    copy = RunDir(tmp_path / run.path.name)
+    shutil.copytree(run.path, copy.path)
+    whole = {path: path.read_bytes() for path in (copy.metrics, copy.events)}
+    copy.metrics.unlink()
+    copy.events.write_bytes(whole[copy.events][:100])
+    copy.environment.write_text("{}")
+    mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", run.path.name), copy, CheckpointConfig()).bring_newest()
+    assert {path: path.read_bytes() for path in whole} == whole
+    assert copy.environment.read_text() == "{}", "each start writes a new one"
+
+
 @pytest.mark.parametrize("key", ["checkpoint.resume", "checkpoint.init_from"])
 def test_what_it_began_with_may_be_gone(
     key: str, run: RunDir, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
