@@ -109,15 +109,18 @@ class RunDir:
 
 def check_types(path: Path, where: str, record: Any, kinds: Mapping[str, str], optional: Sequence[str] = ()) -> None:
     """Raise DataError for a record of `path` that lacks a key of `kinds`, which is not among the `optional` ones, or
-    has a value of another kind: "count", "number" (null is one that is not finite), "text", "truth", "numbers" by name.
+    has a value of another kind: "count", "number" (null is one that is not finite), "finite number", "text", "truth",
+    "numbers" by name.
     """
     if not isinstance(record, dict):
         raise DataError(f"{path}: {where} is {record!r:.40}, no record; remove it")
     for key, kind in kinds.items():
         if key not in record and key in optional:
             continue
-        if not _is_of(kind, record.get(key)):
-            raise DataError(f"{path}: {where}: {key} is {record.get(key)!r:.40}, no {kind}; remove this record")
+        if key not in record:
+            raise DataError(f"{path}: {where} has no {key}; remove this record")
+        if not _is_of(kind, record[key]):
+            raise DataError(f"{path}: {where}: {key} is {record[key]!r:.40}, no {kind}; remove this record")
 
 
 def _is_of(kind: str, value: Any) -> bool:
@@ -125,9 +128,9 @@ def _is_of(kind: str, value: Any) -> bool:
         return isinstance(value, dict) and all(_is_of("number", one) for one in value.values())
     if kind == "number" and value is None:
         return True
-    if kind in ("count", "number"):
+    if kind in ("count", "number", "finite number"):
         exact = type(value) is int and 0 <= value < 2**63
-        return exact or (kind == "number" and type(value) in (int, float) and abs(value) < 1e300)
+        return exact or (kind != "count" and type(value) in (int, float) and abs(value) < 1e300)
     return type(value) is {"text": str, "truth": bool}[kind]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -68,8 +68,8 @@ def read(folder: Path) -> RunStory:
         held_out=[line for line in lines if line["kind"] == "eval"],
         events=_checked(run_dir.events, _EVENT, optional=tuple(_EVENT)),
         samples=_checked(folder / "samples.jsonl", _SAMPLE),
-        evaluations=_evaluations(entries, "held-out"),
-        probes={name: scores for name in SCALES if (scores := _evaluations(entries, PREFIX + name))},
+        evaluations=_evaluations(run_dir.evaluation, entries, "held-out", _HELD_OUT),
+        probes=dict(_probes(run_dir.evaluation, entries)),
         baselines=_baselines(Path(config.data.path[0].path) / "ngrams.json"),
         scores=[line for line in lines if line["kind"] == "task"],
         measured=[line for line in lines if line["kind"] == "score"],
@@ -95,6 +95,7 @@ def read_all(folders: Sequence[Path]) -> list[RunStory]:
 
 _EVENT = {"step": "count", "steps": "count", "ranks": "count", "seconds": "number"}
 _SAMPLE = {"step": "count", "prompt": "text", "text": "text"}
+_HELD_OUT = {"loss": "number", "perplexity": "number", "bits_per_byte": "number"}
 _BASELINE = {"order": "count", "loss": "number", "bits_per_byte": "number"}
 
 
@@ -121,8 +122,22 @@ def _environment(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def _evaluations(entries: Records, task: str) -> Records:
-    """One task's scores of eval.json on the run's own data, by step."""
-    own = (entry for entry in of_own_data(entries) if entry["task"] == task)
-    found = [{"step": entry["step"], **entry["metrics"]} for entry in own]
+def _probes(path: Path, entries: Records) -> Iterator[tuple[str, Records]]:
+    """(name, scores by step) of each zero-shot probe that was asked."""
+    for name, scale in SCALES.items():
+        needed = {scale.metric: "finite number", "chance": "finite number", "examples": "finite number"}
+        if scores := _evaluations(path, entries, PREFIX + name, needed, others="finite number"):
+            yield name, scores
+
+
+def _evaluations(path: Path, entries: Records, task: str, needed: Mapping[str, str], others: str = "number") -> Records:
+    """One task's scores of eval.json on the run's own data, by step. Raises DataError for scores that lack what is
+    `needed`, or are of other kinds.
+    """
+    found: Records = []
+    for entry in of_own_data(entries):
+        if entry["task"] == task:
+            kinds = {**dict.fromkeys(entry["metrics"], others), **needed}
+            check_types(path, f"the result of {task} at step {entry['step']}", entry["metrics"], kinds)
+            found.append({"step": entry["step"], **entry["metrics"]})
     return sorted(found, key=lambda entry: entry["step"])

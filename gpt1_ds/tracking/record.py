@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,8 +171,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     for one in found:
         if (record := _RECORDS.get(one["kind"])) is not None:
             kinds = {field.name: _KINDS[str(field.type)] for field in fields(record)}
+            later = [field.name for field in fields(record) if field.default is not MISSING]  # older versions lack them
             given = {key: value for key, value in one.items() if value is not None or key not in OPTIONAL}
-            check_types(path, f"the {one['kind']} record of step {one['step']}", given, kinds, OPTIONAL)
+            check_types(path, f"the {one['kind']} record of step {one['step']}", given, kinds, later)
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.task import SCALES
 from gpt1_ds.report import curves, figures
 from gpt1_ds.report.curves import about_probes, normalised
@@ -93,6 +94,25 @@ def test_it_is_on_the_page_where_there_are_several_checkpoints(run: Path) -> Non
 
 
 def test_the_curve_is_of_one_text(run: Path) -> None:
-    one = {"task": "held-out", "split": "validation", "step": 10, "metrics": {"loss": 3.0}, "data": "a"}
-    add(run, one, {**one, "data": "b", "metrics": {"loss": 1.0}}, {**one, "step": 20})
-    assert read(run).evaluations[1:] == [{"step": 10, "loss": 3.0}, {"step": 20, "loss": 3.0}]
+    first, other = ({"loss": loss, "perplexity": 9.0, "bits_per_byte": None} for loss in (3.0, 1.0))
+    one = {"task": "held-out", "split": "validation", "step": 10, "metrics": first, "data": "a"}
+    add(run, one, {**one, "data": "b", "metrics": other}, {**one, "step": 20})
+    assert read(run).evaluations[1:] == [{"step": 10, **first}, {"step": 20, **first}]
+
+
+@pytest.mark.parametrize("task", ["held-out", "zero-shot/sst2"])
+def test_results_that_lack_a_part_are_named(task: str, run: Path) -> None:
+    """Another program may have written them, or a hand."""
+    shown = {"loss": 3.0, "perplexity": 9.0, "bits_per_byte": 1.0}
+    if task != "held-out":
+        shown = {"accuracy": 0.5, "chance": 0.5, "examples": 4}
+    for key in shown:
+        one: dict[str, Any] = {"task": task, "split": "dev", "step": 10, "metrics": {**shown}}
+        del one["metrics"][key]
+        (run / "eval.json").write_text(json.dumps([one]))
+        with pytest.raises(DataError, match=rf"eval\.json: the result of {task} at step 10 has no {key}; remove this"):
+            write_report([run])
+    if task != "held-out":
+        (run / "eval.json").write_text(json.dumps([{**one, "metrics": {**shown, "low": None}}]))
+        with pytest.raises(DataError, match=r"low is None, no finite number; remove this record"):
+            write_report([run])

@@ -47,7 +47,7 @@ RESULT = {"task": "a", "split": "dev", "step": 1, "metrics": {"accuracy": 0.5, "
         ("", "not a list of results; remove it and evaluate again"),
         ("{}}", "not a list of results; remove it and evaluate again"),
         ("[1]", "result 1 is 1, no record; remove it"),
-        ('[{"task": "a"}]', "result 1: split is None, no text; remove this record"),
+        ('[{"task": "a"}]', "result 1 has no split; remove this record"),
         (json.dumps([RESULT, {**RESULT, "step": True}]), "result 2: step is True, no count; "),
         (json.dumps([{**RESULT, "metrics": [1]}]), r"result 1: metrics is \[1\], no numbers; "),
         (json.dumps([{**RESULT, "metrics": {"a": "high"}}]), "result 1: metrics is {'a': 'high'}, no numbers; "),

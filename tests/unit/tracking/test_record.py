@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,16 @@ def test_a_record_of_another_type_is_named(changed: dict[str, object], says: str
     path.write_text(json.dumps({**GOOD, **changed}) + "\n")
     with pytest.raises(DataError, match=rf"metrics\.jsonl: the eval record of step 3: {says}; remove this record"):
         read_records(path)
+
+
+def test_a_record_that_lacks_a_key_is_named(tmp_path: Path) -> None:
+    """What older versions did not write may lack."""
+    path = tmp_path / "metrics.jsonl"
+    for key in ("loss", "perplexity", "bits_per_byte"):
+        path.write_text(json.dumps({name: value for name, value in GOOD.items() if name != key}) + "\n")
+        with pytest.raises(DataError, match=rf"metrics\.jsonl: the eval record of step 3 has no {key}; remove this"):
+            read_records(path)
+    later = ("clipped", "task_loss", "language_loss", "accuracy")
+    old = {key: value for key, value in asdict(train_record(1)).items() if key not in later}
+    path.write_text(json.dumps(old) + "\n")
+    assert read_records(path) == [old]
