@@ -157,7 +157,7 @@ class PositionEmbedding(nn.Module):
         return States.of(mapped, facts_BF, None if self.relative is None else self.relative())
 
     def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, site: int, cache: Columns | None) -> Tensor:
-        first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
+        first_position = self.tensor.first_position(hidden_SBD)
         first = first_position if cache is None else cache.first_new
         if self.positions is not None:
             begin: Tensor | int = 0 if cache is None or cache.first_B is None else cache.first_B

@@ -55,6 +55,10 @@ class TensorParallel:
             return parameter
         return tensor_parallel.copy_to_tensor_model_parallel_region(parameter, group=self.group)  # type: ignore[no-any-return]
 
+    def first_position(self, x_SBD: Tensor) -> int:
+        """Returns which position of the row is the first one of this rank."""
+        return self.rank * x_SBD.shape[0] if self.sequence else 0
+
     def all_positions(self, x_SBO: Tensor) -> Tensor:
         """Sequence-parallel ranks' positions together, for what every rank then computes alike."""
         if not self.sequence:

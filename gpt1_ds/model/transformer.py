@@ -309,16 +309,12 @@ class Block(nn.Module):
     def _drop(self, y_SBD: Tensor, facts_BF: Tensor, site: Tensor) -> Tensor:
         if not self.training:
             return y_SBD
-        return dropout.dropout(y_SBD, facts_BF[:, KEY], site, self.probability, self._first_position(y_SBD))
+        return dropout.dropout(y_SBD, facts_BF[:, KEY], site, self.probability, self.tensor.first_position(y_SBD))
 
     def _row_drop(self, y_SBD: Tensor, facts_BF: Tensor, site: Tensor) -> RowDrop:
         probability = self.probability if self.training else 0.0
         limit, scale = dropout.threshold(probability), dropout.scale(probability)
         if not probability:
-            return RowDrop(None, None, self._first_position(y_SBD), limit, scale)
+            return RowDrop(None, None, self.tensor.first_position(y_SBD), limit, scale)
         key_B1, second_B1 = dropout.site_keys(facts_BF[:, KEY], site)
-        return RowDrop(key_B1.flatten(), second_B1.flatten(), self._first_position(y_SBD), limit, scale)
-
-    def _first_position(self, x_SBD: Tensor) -> int:
-        """Returns which position of the row this rank's first one is."""
-        return self.tensor.rank * x_SBD.shape[0] if self.tensor.sequence else 0
+        return RowDrop(key_B1.flatten(), second_B1.flatten(), self.tensor.first_position(y_SBD), limit, scale)
