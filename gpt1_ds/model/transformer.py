@@ -13,7 +13,7 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +32,9 @@ from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, RowPa
 from gpt1_ds.model.relative import score_bias
 from gpt1_ds.model.states import States
 
-# Dropout sites. Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535; heads.py has the last.
-SITES = 3  # of a block of one stack without dropout in its mlp, from 1 + 3 x depth on
-MORE_SITES = 8  # of any other block, from 2**16 + 8 x depth on
-FIRST_OF_MORE = 1 << 16
-INNER = 4  # of a block's sites the one in the middle of its mlp
+# A block's dropout sites, counted from its first one, attention's probabilities; its last one is the mlp's output.
+# Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535; heads.py has the others.
+ATTENTION_OUT, CROSS, CROSS_OUT, MLP_INNER = 1, 2, 3, 4
 
 
 class LayerNorm(nn.LayerNorm):
@@ -216,19 +214,9 @@ class Mlp(nn.Module):
         if self.training and self.probability:
             first = self.tensor.rank * inner_SBF.shape[-1]
             inner_SBF = dropout.dropout_of_part(
-                inner_SBF, facts_BF[:, KEY], site + INNER, self.probability, first, self.features
+                inner_SBF, facts_BF[:, KEY], site + MLP_INNER, self.probability, first, self.features
             )
         return self.down(inner_SBF)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class Sites:
-    """Where a block's dropout sites lie, counted from its first one, which is attention's own."""
-
-    attended: int = 1
-    crossing: int = 2
-    crossed: int = 3
-    out: int = 2
 
 
 class Block(nn.Module):
@@ -245,9 +233,10 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(model, tensor)
         self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
         self.pre_norm, self.stack = layer.norm == "pre", layer.stack
-        more = model.stacks > 1 or model.ffn_dropout > 0
-        first = FIRST_OF_MORE + MORE_SITES * layer.depth if more else SITES * layer.depth + 1
-        self.sites = Sites(out=5) if more else Sites()
+        if model.stacks == 1 and model.ffn_dropout == 0:  # three sites: no CROSS, CROSS_OUT, MLP_INNER
+            first, self.last_site = 1 + 3 * layer.depth, 2
+        else:
+            first, self.last_site = (1 << 16) + 8 * layer.depth, 5
         self.site: Tensor  # a buffer, not a number, so that one compiled graph serves every block
         self.register_buffer("site", torch.tensor(first), persistent=False)
         names.label(self, layer, tensor)
@@ -280,19 +269,19 @@ class Block(nn.Module):
     ) -> Tensor:
         """Returns this stack's states after the block. `memory` is read where there is cross attention."""
         own, of_memory = (None, None) if cache is None else (cache.own, cache.memory)
-        site, at = self.site, self.sites
+        site = self.site
         if not self.pre_norm:
             attended_SBD = self.attention(x_SBD, facts_BF, site, own, table_NK)
-            _, n_SBD = self._sum_and_norm(x_SBD, attended_SBD, self.attention_norm, facts_BF, site + at.attended)
+            _, n_SBD = self._sum_and_norm(x_SBD, attended_SBD, self.attention_norm, facts_BF, site + ATTENTION_OUT)
             mapped_SBD = self.mlp(n_SBD, facts_BF, site)
-            return self._sum_and_norm(n_SBD, mapped_SBD, self.mlp_norm, facts_BF, site + at.out)[1]
+            return self._sum_and_norm(n_SBD, mapped_SBD, self.mlp_norm, facts_BF, site + self.last_site)[1]
         attended_SBD = self.attention(self.attention_norm(x_SBD), facts_BF, site, own, table_NK)
         following = self.mlp_norm if self.cross_norm is None else self.cross_norm
-        n_SBD, normal_SBD = self._sum_and_norm(x_SBD, attended_SBD, following, facts_BF, site + at.attended)
+        n_SBD, normal_SBD = self._sum_and_norm(x_SBD, attended_SBD, following, facts_BF, site + ATTENTION_OUT)
         if self.cross is not None:
-            crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_BF, site + at.crossing, of_memory)
-            n_SBD, normal_SBD = self._sum_and_norm(n_SBD, crossed_SBD, self.mlp_norm, facts_BF, site + at.crossed)
-        return n_SBD + self._drop(self.mlp(normal_SBD, facts_BF, site), facts_BF, site + at.out)
+            crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_BF, site + CROSS, of_memory)
+            n_SBD, normal_SBD = self._sum_and_norm(n_SBD, crossed_SBD, self.mlp_norm, facts_BF, site + CROSS_OUT)
+        return n_SBD + self._drop(self.mlp(normal_SBD, facts_BF, site), facts_BF, site + self.last_site)
 
     def _sum_and_norm(
         self, x_SBD: Tensor, y_SBD: Tensor, norm: Norm, facts_BF: Tensor, site: Tensor
