@@ -127,10 +127,8 @@ class Attention(HeadAttention):
         inner, bias = model.attention_width, layer.has("attention.qkv.bias")
         self.qkv = ColumnParallel(model.width, 3 * inner, tensor, bias)
         self.out = RowParallel(inner, model.width, tensor, bias)
-        decodes = model.kind == "encoder_decoder" and layer.stack == 1
-        self.causal = decodes or (model.mask == "causal" and model.kind != "encoder_decoder")
-        self.stack = layer.stack
-        self.encodes = (model.kind == "encoder_decoder" and layer.stack == 0) or model.mask == "bidirectional"
+        self.causal, self.stack = layer.causal, layer.stack
+        self.bidirectional = not layer.causal and model.mask != "prefix"
 
     def forward(
         self,
@@ -157,8 +155,8 @@ class Attention(HeadAttention):
     def _bias(self, table_NK: Tensor, queries: int, keys: int, columns: Columns | None) -> Tensor:
         """Returns fp32 [N, S, T], which is the same for all blocks of a stack."""
         if columns is None:
-            return score_bias(table_NK, queries, keys, self.encodes)
-        return columns.once("bias", lambda: score_bias(table_NK, queries, keys, self.encodes, columns.place))
+            return score_bias(table_NK, queries, keys, self.bidirectional)
+        return columns.once("bias", lambda: score_bias(table_NK, queries, keys, self.bidirectional, columns.place))
 
 
 class CrossAttention(HeadAttention):
@@ -243,7 +241,7 @@ class Block(nn.Module):
 
     def new_cache(self, columns: Columns) -> BlockCache:
         """Raises ConfigError where tokens see those after them: their states change with each new one."""
-        if self.attention.encodes:
+        if self.attention.bidirectional:
             raise ConfigError("model.mask=bidirectional has no caches: it reads whole rows; leave caches out")
         return BlockCache(columns, KeyValueCache(columns), MemoryCache())
 
