@@ -13,13 +13,11 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gpt1_ds.architecture.facts import COLUMNS, KEY, UNTIL
+from gpt1_ds.architecture.facts import KEY, UNTIL
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
@@ -145,10 +143,9 @@ class Attention(HeadAttention):
         columns = None if cache is None else cache.columns
         visible_BST = None if columns is None else columns.visible(len(qkv), keys)
         bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), keys, columns)
-        scores = Scores(self.factor, None if self.causal else _until(facts_BF, qkv.shape[2]), bias_NST=bias_NST)
-        if facts_BF.shape[1] > COLUMNS:
-            bounds_B2S = documents.bounds(facts_BF, len(qkv), self.stack)
-            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, qkv.shape[2]))
+        until_G = None if self.causal else _until(facts_BF, qkv.shape[2])
+        bounds_G2S = documents.bounds_of_heads(facts_BF, len(qkv), qkv.shape[2], self.stack)
+        scores = Scores(self.factor, until_G, bias_NST=bias_NST, bounds_G2S=bounds_G2S)
         out_SBI = self.attend(parts, facts_BF, scores, site, cache is not None, visible_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
@@ -176,10 +173,9 @@ class CrossAttention(HeadAttention):
         positions, rows, _ = q_SBO.shape
         q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
         kv_2GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
-        scores = Scores(self.factor, _until(facts_BF, q_GSH.shape[0] // rows), causal=False)
-        if facts_BF.shape[1] > COLUMNS:
-            bounds_B2S = documents.bounds_in_memory(facts_BF, positions)
-            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, q_GSH.shape[0] // rows))
+        heads = q_GSH.shape[0] // rows
+        bounds_G2S = documents.memory_bounds_of_heads(facts_BF, positions, heads)
+        scores = Scores(self.factor, _until(facts_BF, heads), causal=False, bounds_G2S=bounds_G2S)
         out_SBI = self.attend((q_GSH[None], kv_2GTH), facts_BF, scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]
 
