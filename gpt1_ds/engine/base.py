@@ -128,20 +128,6 @@ def unheard(_: str) -> None:
     """Ignores the progress of an engine that nobody watches."""
 
 
-class AnnouncedLoss:
-    """A loss that says when it begins."""
-
-    def __init__(self, loss: Loss, begins: Callable[[], None]) -> None:
-        self.loss, self.begins, self.scores, self.measures = loss, begins, loss.scores, loss.measures
-
-    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
-        self.begins()
-        return self.loss(states, labels)
-
-    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
-        return self.loss.parts(scores, labels)
-
-
 class Engine(ABC):
     """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath; `progress` is called
     with what the engine is about to do.
@@ -165,8 +151,10 @@ class Engine(ABC):
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
 
-    def announced(self, loss: Loss) -> Loss:
-        return AnnouncedLoss(loss, lambda: self.progress("loss"))
+    def micro_loss(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
+        """`loss` of a micro-batch, announced. The last stage's module calls it."""
+        self.progress("loss")
+        return self.loss(states, labels)
 
     @property
     def scores(self) -> list[Tensor]:

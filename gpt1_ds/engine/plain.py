@@ -30,8 +30,8 @@ class DenseEngine(Engine):
         self.architecture = architecture(config.model, vocab_size, objective.head)
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         model = DenseModel(config, vocab_size, tensor, objective.head)
-        self.loss, self.objective = self.announced(model.loss), objective
-        model.loss = self.loss
+        self.loss, self.objective = model.loss, objective
+        model.loss = self.micro_loss  # type: ignore[assignment]
         if compiles(config):
             compile_blocks(model)
         frozen = None if config.task is None else config.task.frozen_layers

@@ -46,10 +46,7 @@ Observer = Callable[[tuple[Tensor, ...]], Tensor]  # labels -> fp32 [T], which r
 
 def language_loss(loss: Any) -> LanguageLoss | None:
     """Returns the part of a loss that predicts tokens; None where a loss has none."""
-    if isinstance(loss, LanguageLoss):
-        return loss
-    inner = getattr(loss, "language", None) or getattr(loss, "loss", None)
-    return None if inner is None else language_loss(inner)
+    return loss if isinstance(loss, LanguageLoss) else getattr(loss, "language", None)
 
 
 def make_loss(config: Config, head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
