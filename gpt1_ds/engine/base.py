@@ -1,6 +1,6 @@
-"""What both assemblies give the training loop, and what a step came to: its loss and its gradient norm, and whether its
-update happened. The host reads both numbers from the device together, once: before the update where something has to
-be decided there, else after it.
+"""What both engines, dense (plain.py) and pipelined, give the training loop: a step's loss and gradient norm, and
+whether its update was applied. The host reads both numbers from the device together, once: before the update where
+something has to be decided there, else after it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pipelined assembly: each rank holds a run of layers; DeepSpeed's 1F1B schedule moves micro-batches through."""
+"""The pipelined engine: each rank holds a run of layers; DeepSpeed's 1F1B schedule moves micro-batches through."""
 
 from __future__ import annotations
 

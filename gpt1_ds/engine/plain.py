@@ -1,4 +1,4 @@
-"""The dense assembly: every rank holds all layers (its share of each, under tensor parallelism), ZeRO 0 to 3."""
+"""The dense engine: every rank holds all layers (its share of each, under tensor parallelism), ZeRO 0 to 3."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DenseEngine(Engine):
         with torch.no_grad():
             for number, batch in enumerate(self._here(batches)):
                 self.progress(f"evaluation of micro-batch {number}")
-                losses.append(self._loss(batch))
+                losses.append(self.deepspeed(*batch.tensors))
         return float(self._sum(losses)) / self.groups.layout.data
 
     def _pass(self, tensors: Tensors, number: int, last: bool) -> Tensors:
@@ -99,9 +99,6 @@ class DenseEngine(Engine):
             self.progress("reduction of gradients")  # within the graph: an event cannot be recorded in its midst
         self.progress(f"forward and backward of micro-batch {number}")
         return self.graphs.run(tensors, number, last)
-
-    def _loss(self, batch: MicroBatch) -> torch.Tensor:
-        return self.deepspeed(*batch.tensors)  # type: ignore[no-any-return]
 
     def _total_loss(self) -> tuple[torch.Tensor, int]:
         return self._sum(self.micro_losses), self.groups.layout.data

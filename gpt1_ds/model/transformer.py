@@ -70,7 +70,7 @@ def make_norm(model: ModelConfig, tensor: TensorParallel) -> Norm:
 
 
 class HeadAttention(nn.Module):
-    """What a stack's attention to itself and a decoder's to the memory share: softmax(q k') v of each head."""
+    """What self-attention and cross-attention share: softmax(q k') v of each head."""
 
     def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class HeadAttention(nn.Module):
 
 
 class Attention(HeadAttention):
-    """A stack's states ask, the same states answer."""
+    """Self-attention: queries, keys and values are made of the states of one stack."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__(model, tensor)
@@ -137,14 +137,15 @@ class Attention(HeadAttention):
         table_NK: Tensor | None = None,
     ) -> Tensor:
         qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
-        parts_3GSH = qkv.permute(3, 1, 2, 0, 4).flatten(1, 2)
-        parts = (parts_3GSH,) if cache is None else (parts_3GSH[:1], cache.extend(parts_3GSH[1:]))
+        positions, heads = qkv.shape[0], qkv.shape[2]
+        qkv_3GSH = qkv.permute(3, 1, 2, 0, 4).flatten(1, 2)
+        parts = (qkv_3GSH,) if cache is None else (qkv_3GSH[:1], cache.extend(qkv_3GSH[1:]))
         keys = parts[-1].shape[2]
         columns = None if cache is None else cache.columns
-        visible_BST = None if columns is None else columns.visible(len(qkv), keys)
-        bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), keys, columns)
-        until_G = None if self.causal else _until(facts_BF, qkv.shape[2])
-        bounds_G2S = documents.bounds_of_heads(facts_BF, len(qkv), qkv.shape[2], self.stack)
+        visible_BST = None if columns is None else columns.visible(positions, keys)
+        bias_NST = None if table_NK is None else self._bias(table_NK, positions, keys, columns)
+        until_G = None if self.causal else _until(facts_BF, heads)
+        bounds_G2S = documents.bounds_of_heads(facts_BF, positions, heads, self.stack)
         scores = Scores(self.factor, until_G, bias_NST=bias_NST, bounds_G2S=bounds_G2S)
         out_SBI = self.attend(parts, facts_BF, scores, site, cache is not None, visible_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
@@ -157,7 +158,7 @@ class Attention(HeadAttention):
 
 
 class CrossAttention(HeadAttention):
-    """A decoder's states ask, the memory answers; its padding is not seen."""
+    """Queries are made of the decoder's states, keys and values of the memory, whose padding is not seen."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__(model, tensor)
@@ -188,7 +189,7 @@ class CrossAttention(HeadAttention):
 
 
 def _until(facts_BF: Tensor, heads: int) -> Tensor:
-    """Returns int32 [G]: how far every position of a row sees."""
+    """Returns int32 [G]: every position of a row sees those before this one."""
     return facts_BF[:, UNTIL].repeat_interleave(heads).to(torch.int32)
 
 
@@ -214,7 +215,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """States -> states: those of its own stack are mapped, the others pass."""
+    """Maps the states of its own stack; those of the other one pass unchanged."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel, recompute: bool = False) -> None:
         super().__init__()
@@ -236,7 +237,7 @@ class Block(nn.Module):
         names.label(self, layer, tensor)
 
     def new_cache(self, columns: Columns) -> BlockCache:
-        """Raises ConfigError where tokens see those after them: their states change with each new one."""
+        """Returns empty caches. Raises ConfigError for a bidirectional model: each new token changes all states."""
         if self.attention.bidirectional:
             raise ConfigError("model.mask=bidirectional has no caches: it reads whole rows; leave caches out")
         return BlockCache(columns, KeyValueCache(columns), MemoryCache())
