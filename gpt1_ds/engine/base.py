@@ -28,7 +28,7 @@ from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
 Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update
-TotalLoss = Callable[[], tuple[Tensor, int]]  # what to divide by what for the mean loss of the step, on every rank
+TotalLoss = Callable[[], tuple[Tensor, int]]  # a sum and its divisor, which give the mean loss of the step
 
 
 class StepOutcome:
@@ -36,21 +36,14 @@ class StepOutcome:
 
     def __init__(self, total_loss: TotalLoss, loss_scale: Callable[[], float]) -> None:
         self._total_loss, self._loss_scale = total_loss, loss_scale
+        self.rejects: Rejects | None = None  # updates to skip
         self._decides = False
-        self._rejects: Rejects | None = None
         self._read: tuple[float, float] | None = None  # of this step, where its update has been decided
 
     @property
     def judge(self) -> Callable[[Tensor], Tensor] | None:
         """Returns what decides about an update of ZeRO 0; None where a norm that is finite is enough."""
-        return self.decide if self._rejects is not None else None
-
-    def reject(self, rejects: Rejects, optimizer: Any) -> None:
-        """Skips every update from now on whose (loss, gradient norm) `rejects` returns True for, as if the gradients
-        were not finite. All ranks must return the same.
-        """
-        self._rejects = rejects
-        self.decide_before(optimizer)
+        return self.decide if self.rejects is not None else None
 
     def decide_before(self, optimizer: Any) -> None:
         """Reads loss and norm before every update of this DeepSpeed optimizer, from now on."""
@@ -67,7 +60,7 @@ class StepOutcome:
         unscaled = norm / self._loss_scale()
         if not 0 <= unscaled < float("inf"):
             unscaled = float("inf")
-        elif self._rejects is not None and self._rejects(loss / parts, unscaled):
+        elif self.rejects is not None and self.rejects(loss / parts, unscaled):
             norm, unscaled = INVALID, float("inf")
         self._read = loss / parts, unscaled
         return torch.tensor(norm, dtype=scaled_norm.dtype)
@@ -178,7 +171,8 @@ class Engine(ABC):
         """From now on skip every update whose (loss, gradient norm) `rejects` returns True for, as if the gradients
         were not finite. All ranks must return the same.
         """
-        self.outcome.reject(rejects, self.deepspeed.optimizer)
+        self.outcome.rejects = rejects
+        self.outcome.decide_before(self.deepspeed.optimizer)
 
     def send(self, batches: Sequence[MicroBatch]) -> Arriving:
         """Begin to copy the micro-batches of a step to the device; `step` takes what arrives. Any thread."""
@@ -210,7 +204,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _total_loss(self) -> tuple[Tensor, int]:
-        """What to divide by what for the mean loss of the step's micro-batches, on every rank. All ranks call it."""
+        """Returns a sum and its divisor, which give the mean loss of the step's micro-batches. All ranks call it."""
 
     def _result(self, norm: Tensor | float, loss: Tensor | None = None) -> StepResult:
         """After the update; `loss` where all ranks have the mean already."""
