@@ -37,15 +37,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         names.label(self, layer, tensor)
         self.tensor = tensor
         self.scale = 1.0 if model.logit_scale == "one" else width**-0.5
-        self.output = ColumnProduct(
-            width,
-            rows,
-            config=tensor.config,
-            init_method=nn.init.zeros_,
-            bias=False,
-            skip_weight_param_allocation=True,
-            tp_group=tensor.group,
-        )
+        self.output = ColumnProduct(width, rows, tensor, bias=False, skip_weight_param_allocation=True)
 
     def forward(self, states: States, _cache: None = None) -> States:
         """Maps token ids [S, B] of each stack to embeddings [S, B, D]; ranks that cut sequences keep a part of S."""
