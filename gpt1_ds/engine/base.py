@@ -20,6 +20,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from gpt1_ds.architecture.architecture import Architecture
+from gpt1_ds.engine.adamw import AdamW
 from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read_scalars
@@ -164,6 +165,14 @@ class Engine(ABC):
         return torch.device(self.deepspeed.device)
 
     @property
+    def optimizer(self) -> AdamW:
+        """Returns our optimizer; above ZeRO 0 it lies inside DeepSpeed's. Its `step` is called once in an update, or
+        once for each of its groups.
+        """
+        theirs = self.deepspeed.optimizer
+        return theirs if isinstance(theirs, AdamW) else theirs.optimizer
+
+    @property
     def module(self) -> torch.nn.Module:
         return self.deepspeed.module  # type: ignore[no-any-return]
 
@@ -211,7 +220,7 @@ class Engine(ABC):
         mean, norm = self.outcome.after(norm, loss)
         applied = bool(self.deepspeed.was_step_applied()) and norm != float("inf")
         if not applied:
-            getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer).recount()
+            self.optimizer.recount()
         return StepResult(mean, norm, applied, self.loss_scale())
 
     def set_learning_rate(self, learning_rate: float) -> None:

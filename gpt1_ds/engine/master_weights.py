@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from gpt1_ds.architecture.layer import Matrices
-from gpt1_ds.engine.adamw import MOMENTS, AdamW
+from gpt1_ds.engine.adamw import MOMENTS
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.muon import Muon
 from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
@@ -66,9 +66,7 @@ class _Piece:
 
 def fragments(engine: Engine) -> list[Fragment]:
     """Everything this rank holds, in a fixed order; elements of pad rows are left out."""
-    optimizer = engine.deepspeed.optimizer
-    state = _base(optimizer).state
-    found = []
+    state, found = engine.optimizer.state, []
     for piece in _pieces(engine):
         info, count = piece.info, piece.count
         if not count:
@@ -141,15 +139,14 @@ def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:
 
 def make_moments(engine: Engine, updates: int) -> None:
     """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
-    base = _base(engine.deepspeed.optimizer)
     for flat in {id(piece.flat): piece.flat for piece in _pieces(engine)}.values():
-        base.state[flat] = base.fresh_state(flat, updates)
+        engine.optimizer.state[flat] = engine.optimizer.fresh_state(flat, updates)
 
 
 def connect_optimizer(engine: Engine) -> None:
     """Tell an optimizer that looks at whole parameters which parts of them this rank holds."""
-    base = _base(engine.deepspeed.optimizer)
-    if not isinstance(base, (Muon, WholeParameters)):
+    optimizer = engine.optimizer
+    if not isinstance(optimizer, (Muon, WholeParameters)):
         return
     flats = {flat: [_whole(engine, info) for info in held] for flat, held in _flats(engine)}
     wholes = {whole.info.name: whole for held in flats.values() for whole in held}
@@ -159,7 +156,7 @@ def connect_optimizer(engine: Engine) -> None:
         if piece.count:
             parts[piece.flat].append(Placed(part, wholes[piece.info.name], piece.start, counted, engine.device))
     connected = {flat: Flat(held, parts[flat]) for flat, held in flats.items()}
-    base.connect(connected, Sums(engine.groups.stage_group, _copies(engine)))
+    optimizer.connect(connected, Sums(engine.groups.stage_group, _copies(engine)))
 
 
 def _whole(engine: Engine, info: ParameterInfo) -> Whole:
@@ -191,19 +188,14 @@ def counted_parts(engine: Engine) -> dict[Tensor, list[tuple[ParameterInfo, int,
     return found
 
 
-def base_optimizer(engine: Engine) -> AdamW:
-    """Returns the torch optimizer, whose `step` is called once in an update, or once for each of its groups."""
-    return _base(engine.deepspeed.optimizer)
-
-
 def forget_moments(engine: Engine) -> None:
     """Let the optimizer start afresh."""
-    _base(engine.deepspeed.optimizer).state.clear()
+    engine.optimizer.state.clear()
 
 
 def updates(engine: Engine) -> int:
     """Optimizer updates applied so far (steps less the skipped ones)."""
-    steps = [state["step"] for state in _base(engine.deepspeed.optimizer).state.values() if "step" in state]
+    steps = [state["step"] for state in engine.optimizer.state.values() if "step" in state]
     return int(torch.stack(steps).max()) if steps else 0
 
 
@@ -232,11 +224,6 @@ def publish(engine: Engine) -> None:
             optimizer._reassign_or_swap_out_partitioned_parameters(group)
         if optimizer.persistent_parameters:
             optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
-
-
-def _base(optimizer: Any) -> AdamW:
-    """The torch optimizer inside DeepSpeed's."""
-    return optimizer if isinstance(optimizer, AdamW) else optimizer.optimizer
 
 
 def _flats(engine: Engine) -> Iterator[tuple[Tensor, list[ParameterInfo]]]:
