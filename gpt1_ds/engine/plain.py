@@ -62,7 +62,7 @@ class DenseEngine(Engine):
             self.scores.extend(scores)
             self.progress("update")
             if self.zero == 0 and last:
-                norm = clip_gradients(self.module, self.groups, self.clip, self.deepspeed.optimizer, self.outcome.judge)
+                norm = clip_gradients(self.module, self.groups, self.clip, self.optimizer, self.outcome.judge)
             self.deepspeed.step()
         if self.zero:
             norm = self.deepspeed.get_global_grad_norm()
