@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from deepspeed import DeepSpeedEngine
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import ProcessGroup
@@ -128,7 +129,7 @@ class Engine(ABC):
     """
 
     groups: ProcessGroups
-    deepspeed: Any
+    deepspeed: DeepSpeedEngine
     progress: Callable[[str], None] = staticmethod(unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss
