@@ -26,7 +26,6 @@ from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read_scalars
 from gpt1_ds.model.losses import Loss
-from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
 Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update
@@ -146,11 +145,6 @@ class Engine(ABC):
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
 
-    def micro_loss(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
-        """`loss` of a micro-batch, announced. The last stage's module calls it."""
-        self.progress("loss")
-        return self.loss(states, labels)
-
     @property
     def scores(self) -> list[Tensor]:
         """[E, K] of each micro-batch of the last step or evaluation of a task; only the last stage has them."""
@@ -170,8 +164,7 @@ class Engine(ABC):
         """Returns our optimizer; above ZeRO 0 it lies inside DeepSpeed's. Its `step` is called once in an update, or
         once for each of its groups.
         """
-        theirs = self.deepspeed.optimizer
-        return theirs if isinstance(theirs, AdamW) else theirs.optimizer
+        return getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer)  # type: ignore[no-any-return]
 
     @property
     def module(self) -> torch.nn.Module:

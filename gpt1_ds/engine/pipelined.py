@@ -103,7 +103,7 @@ class PipelineEngine(Engine):
             config.model.positions == "relative",
             layers=[_specification(spec) for spec in module_specs(whole, config, tensor, objective.head)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
-            loss_fn=self.micro_loss,
+            loss_fn=self._micro_loss,
         )
         self._check_groups(model)
         if compiles(config):
@@ -134,8 +134,9 @@ class PipelineEngine(Engine):
         loss = self.deepspeed.eval_batch(_feed(self._here(batches)), num_micro_batches=len(batches))
         return float(loss)
 
-    def micro_loss(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
-        value = super().micro_loss(states, labels)
+    def _micro_loss(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
+        self.progress("loss")
+        value = self.loss(states, labels)
         self.micro_losses.append(value.detach())
         return value
 

@@ -21,6 +21,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import DenseModel, compile_blocks, compiles
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import Objective
 
 
@@ -31,7 +32,7 @@ class DenseEngine(Engine):
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         model = DenseModel(config, vocab_size, tensor, objective.head)
         self.loss, self.objective = model.loss, objective
-        model.loss = self.micro_loss  # type: ignore[assignment]
+        model.loss = self._micro_loss  # type: ignore[assignment]
         if compiles(config):
             compile_blocks(model)
         frozen = None if config.task is None else config.task.frozen_layers
@@ -92,6 +93,10 @@ class DenseEngine(Engine):
             return loss.detach(), *self.scores[known:]
         finally:
             del self.scores[known:]
+
+    def _micro_loss(self, states: States, labels: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        self.progress("loss")
+        return self.loss(states, labels)
 
     def _graphed(self, tensors: Tensors, number: int, last: bool) -> Tensors:
         assert self.graphs is not None, "it is called where there are graphs"

@@ -21,14 +21,11 @@ def bounds(facts_BF: Tensor, positions: int, stack: int = 0) -> Tensor:
     return facts_BF[:, first : first + 2 * positions].unflatten(1, (2, positions))  # type: ignore[no-any-return]
 
 
-def bounds_of_heads(facts_BF: Tensor, positions: int, heads: int, stack: int) -> Tensor | None:
-    """Returns the same int32 [G, 2, S], as attention's kernels read them; None where a row is one document."""
-    return bounds(facts_BF, positions, stack).int().repeat_interleave(heads, 0) if are_apart(facts_BF) else None
+def bounds_of_heads(facts_BF: Tensor, positions: int, heads: int, stack: int) -> Tensor:
+    """Returns the same int32 [G, 2, S], as attention's kernels read them."""
+    return bounds(facts_BF, positions, stack).int().repeat_interleave(heads, 0)
 
 
-def memory_bounds_of_heads(facts_BF: Tensor, positions: int, heads: int) -> Tensor | None:
-    """Returns int32 [G, 2, S]: where the document of each position of the second stack lies in the first; or None."""
-    if not are_apart(facts_BF):
-        return None
-    bounds_B2S: Tensor = facts_BF[:, -2 * positions :].unflatten(1, (2, positions))
-    return bounds_B2S.int().repeat_interleave(heads, 0)
+def memory_bounds_of_heads(facts_BF: Tensor, positions: int, heads: int) -> Tensor:
+    """Returns int32 [G, 2, S]: where the document of each position of the second stack lies in the first."""
+    return facts_BF[:, -2 * positions :].view(-1, 2, positions).int().repeat_interleave(heads, 0)

@@ -144,9 +144,8 @@ class PositionEmbedding(nn.Module):
         return columns
 
     def forward(self, states: States, cache: Columns | None = None) -> States:
-        facts_BF = states.facts_BF
-        mapped = [self._mapped(x_SBD, facts_BF, stack, cache) for stack, x_SBD in enumerate(states.stacks)]
-        return States.of(mapped, facts_BF, None if self.relative is None else self.relative())
+        mapped = [self._mapped(x_SBD, states.facts_BF, stack, cache) for stack, x_SBD in enumerate(states.stacks)]
+        return States.of(mapped, states.facts_BF, None if self.relative is None else self.relative())
 
     def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, stack: int, cache: Columns | None) -> Tensor:
         first_position = self.tensor.first_position(hidden_SBD)
@@ -162,7 +161,7 @@ class PositionEmbedding(nn.Module):
             hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:
             keys_B, site = facts_BF[:, KEY], EMBEDDING_SITES[stack]
-            hidden_SBD = dropout.dropout(hidden_SBD, keys_B, site, self.probability, first_position)
+            return dropout.dropout(hidden_SBD, keys_B, site, self.probability, first_position)
         return hidden_SBD
 
     def _begin(self, facts_BF: Tensor, stack: int, first: int, positions: int) -> Tensor:

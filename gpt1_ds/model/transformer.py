@@ -145,7 +145,8 @@ class Attention(HeadAttention):
         visible_BST = None if columns is None else columns.visible(positions, keys)
         bias_NST = None if table_NK is None else self._bias(table_NK, positions, keys, columns)
         until_G = None if self.causal else _until(facts_BF, heads)
-        bounds_G2S = documents.bounds_of_heads(facts_BF, positions, heads, self.stack)
+        apart = documents.are_apart(facts_BF)
+        bounds_G2S = documents.bounds_of_heads(facts_BF, positions, heads, self.stack) if apart else None
         scores = Scores(self.factor, until_G, bias_NST=bias_NST, bounds_G2S=bounds_G2S)
         out_SBI = self.attend(parts, facts_BF, scores, site, cache is not None, visible_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
@@ -174,8 +175,8 @@ class CrossAttention(HeadAttention):
         positions, rows, _ = q_SBO.shape
         q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
         kv_2GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
-        heads = q_GSH.shape[0] // rows
-        bounds_G2S = documents.memory_bounds_of_heads(facts_BF, positions, heads)
+        heads, apart = q_GSH.shape[0] // rows, documents.are_apart(facts_BF)
+        bounds_G2S = documents.memory_bounds_of_heads(facts_BF, positions, heads) if apart else None
         scores = Scores(self.factor, _until(facts_BF, heads), causal=False, bounds_G2S=bounds_G2S)
         out_SBI = self.attend((q_GSH[None], kv_2GTH), facts_BF, scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]
