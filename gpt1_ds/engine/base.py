@@ -132,6 +132,8 @@ class Engine(ABC):
     progress: Callable[[str], None] = staticmethod(unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss
+    scores: list[Tensor]  # of a task: the loss's [E, K] of each micro-batch of the last step or evaluation, likewise
+    measures: list[dict[str, Tensor]]  # what the loss says besides of each micro-batch of the last evaluation, likewise
     objective: Objective
     architecture: Architecture
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
@@ -144,16 +146,6 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
-
-    @property
-    def scores(self) -> list[Tensor]:
-        """[E, K] of each micro-batch of the last step or evaluation of a task; only the last stage has them."""
-        return self.loss.scores
-
-    @property
-    def measures(self) -> list[dict[str, Tensor]]:
-        """What the loss of each micro-batch of the last evaluation says besides; only the last stage has them."""
-        return self.loss.measures
 
     @property
     def device(self) -> torch.device:

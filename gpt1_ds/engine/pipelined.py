@@ -88,6 +88,7 @@ class PipelineEngine(Engine):
         self.micro_losses = []
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         self.loss, self.objective = make_loss(config, objective.head, vocab_size, tensor), objective
+        self.scores, self.measures = self.loss.scores, self.loss.measures
         layout = groups.layout
         if config.task is None:
             whole = pretrained_architecture(config.model, vocab_size, objective.head, config.row)

@@ -32,6 +32,7 @@ class DenseEngine(Engine):
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         model = DenseModel(config, vocab_size, tensor, objective.head)
         self.loss, self.objective = model.loss, objective
+        self.scores, self.measures = self.loss.scores, self.loss.measures
         model.loss = self._micro_loss  # type: ignore[assignment]
         if compiles(config):
             compile_blocks(model)
