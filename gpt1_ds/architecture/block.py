@@ -74,6 +74,7 @@ def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int 
         norm=model.norm,
         products=2.0 * (part * (matrices + crosses * 2 * width * inner) + source * 2 * width * inner),
         scores=model.heads * scores,
+        causal=sizes.causal,
         unseen=0.5 * sizes.tokens / (sizes.tokens + sizes.memory) * sizes.causal,
         head_dim=model.head_dim,
         elementwise=Elementwise(

@@ -109,6 +109,7 @@ class Layer:
     norm: Literal["post", "pre"] = "post"  # where a block normalises: sums, or what attention and mlp read
     products: float = 0.0  # FLOPs per token of products with weights
     scores: float = 0  # attention scores per token: heads x keys
+    causal: bool = False  # whether a block's tokens see themselves and those before them alone
     unseen: float = 0.0  # fraction of them that a causal mask hides
     head_dim: int = 0
     elementwise: Elementwise = field(default_factory=Elementwise)

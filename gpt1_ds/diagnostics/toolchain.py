@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import gpt1_ds
-from gpt1_ds.common.versions import installed
+from gpt1_ds.common.versions import installed, source_hash
 from gpt1_ds.diagnostics.report import Record
 from gpt1_ds.model import proof
 from gpt1_ds.model.proof import capability
@@ -37,7 +37,7 @@ def toolchain(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         **{package: installed(package) for package in PACKAGES},
         **cuda_versions(),
-        "sources": proof.sources(),
+        "sources": source_hash(*proof.PROVEN_SOURCES),
         "compiler": _compiler(),
     }
 

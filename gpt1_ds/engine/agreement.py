@@ -11,8 +11,6 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import Store
@@ -20,6 +18,7 @@ from torch._C._distributed_c10d import Store
 import gpt1_ds
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import this_node
+from gpt1_ds.common.versions import source_hash
 from gpt1_ds.config import Config
 from gpt1_ds.config.values import inside
 
@@ -29,16 +28,6 @@ MAY_DIFFER = {  # key -> why hosts may have values of their own
 }
 LONGEST = 120  # characters of a value that are shown
 _SAME, _DIFFERENT = "same", "different"
-
-
-@cache
-def source_hash() -> str:
-    """Returns the first 16 hex digits of the sha256 of this package's Python files and their names."""
-    package = Path(gpt1_ds.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def facts(config: Config, device: str, arguments: Mapping[str, object]) -> dict[str, str]:

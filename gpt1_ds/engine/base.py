@@ -1,6 +1,6 @@
-"""What both assemblies give the training loop, and what a step came to: its loss and its gradient norm, and whether its
-update happened. The host reads both numbers from the device together, once: before the update where something has to
-be decided there, else after it.
+"""What both engines, dense (plain.py) and pipelined, give the training loop: a step's loss and gradient norm, and
+whether its update was applied. The host reads both numbers from the device together, once: before the update where
+something has to be decided there, else after it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from deepspeed import DeepSpeedEngine
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from gpt1_ds.architecture.architecture import Architecture
+from gpt1_ds.engine.adamw import AdamW
 from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read_scalars
 from gpt1_ds.model.losses import Loss
-from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
 Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update
-TotalLoss = Callable[[], tuple[Tensor, int]]  # what to divide by what for the mean loss of the step, on every rank
+TotalLoss = Callable[[], tuple[Tensor, int]]  # a sum and its divisor, which give the mean loss of the step
 
 
 class StepOutcome:
@@ -36,21 +37,14 @@ class StepOutcome:
 
     def __init__(self, total_loss: TotalLoss, loss_scale: Callable[[], float]) -> None:
         self._total_loss, self._loss_scale = total_loss, loss_scale
+        self.rejects: Rejects | None = None  # updates to skip
         self._decides = False
-        self._rejects: Rejects | None = None
         self._read: tuple[float, float] | None = None  # of this step, where its update has been decided
 
     @property
     def judge(self) -> Callable[[Tensor], Tensor] | None:
         """Returns what decides about an update of ZeRO 0; None where a norm that is finite is enough."""
-        return self.decide if self._rejects is not None else None
-
-    def reject(self, rejects: Rejects, optimizer: Any) -> None:
-        """Skips every update from now on whose (loss, gradient norm) `rejects` returns True for, as if the gradients
-        were not finite. All ranks must return the same.
-        """
-        self._rejects = rejects
-        self.decide_before(optimizer)
+        return self.decide if self.rejects is not None else None
 
     def decide_before(self, optimizer: Any) -> None:
         """Reads loss and norm before every update of this DeepSpeed optimizer, from now on."""
@@ -67,7 +61,7 @@ class StepOutcome:
         unscaled = norm / self._loss_scale()
         if not 0 <= unscaled < float("inf"):
             unscaled = float("inf")
-        elif self._rejects is not None and self._rejects(loss / parts, unscaled):
+        elif self.rejects is not None and self.rejects(loss / parts, unscaled):
             norm, unscaled = INVALID, float("inf")
         self._read = loss / parts, unscaled
         return torch.tensor(norm, dtype=scaled_norm.dtype)
@@ -128,30 +122,18 @@ def unheard(_: str) -> None:
     """Ignores the progress of an engine that nobody watches."""
 
 
-class AnnouncedLoss:
-    """A loss that says when it begins."""
-
-    def __init__(self, loss: Loss, begins: Callable[[], None]) -> None:
-        self.loss, self.begins, self.scores, self.measures = loss, begins, loss.scores, loss.measures
-
-    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
-        self.begins()
-        return self.loss(states, labels)
-
-    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
-        return self.loss.parts(scores, labels)
-
-
 class Engine(ABC):
     """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath; `progress` is called
     with what the engine is about to do.
     """
 
     groups: ProcessGroups
-    deepspeed: Any
+    deepspeed: DeepSpeedEngine
     progress: Callable[[str], None] = staticmethod(unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss
+    scores: list[Tensor]  # of a task: the loss's [E, K] of each micro-batch of the last step or evaluation, likewise
+    measures: list[dict[str, Tensor]]  # what the loss says besides of each micro-batch of the last evaluation, likewise
     objective: Objective
     architecture: Architecture
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
@@ -165,22 +147,16 @@ class Engine(ABC):
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
 
-    def announced(self, loss: Loss) -> Loss:
-        return AnnouncedLoss(loss, lambda: self.progress("loss"))
-
-    @property
-    def scores(self) -> list[Tensor]:
-        """[E, K] of each micro-batch of the last step or evaluation of a task; only the last stage has them."""
-        return self.loss.scores
-
-    @property
-    def measures(self) -> list[dict[str, Tensor]]:
-        """What the loss of each micro-batch of the last evaluation says besides; only the last stage has them."""
-        return self.loss.measures
-
     @property
     def device(self) -> torch.device:
         return torch.device(self.deepspeed.device)
+
+    @property
+    def optimizer(self) -> AdamW:
+        """Returns our optimizer; above ZeRO 0 it lies inside DeepSpeed's. Its `step` is called once in an update, or
+        once for each of its groups.
+        """
+        return getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer)  # type: ignore[no-any-return]
 
     @property
     def module(self) -> torch.nn.Module:
@@ -190,7 +166,8 @@ class Engine(ABC):
         """From now on skip every update whose (loss, gradient norm) `rejects` returns True for, as if the gradients
         were not finite. All ranks must return the same.
         """
-        self.outcome.reject(rejects, self.deepspeed.optimizer)
+        self.outcome.rejects = rejects
+        self.outcome.decide_before(self.deepspeed.optimizer)
 
     def send(self, batches: Sequence[MicroBatch]) -> Arriving:
         """Begin to copy the micro-batches of a step to the device; `step` takes what arrives. Any thread."""
@@ -222,14 +199,14 @@ class Engine(ABC):
 
     @abstractmethod
     def _total_loss(self) -> tuple[Tensor, int]:
-        """What to divide by what for the mean loss of the step's micro-batches, on every rank. All ranks call it."""
+        """Returns a sum and its divisor, which give the mean loss of the step's micro-batches. All ranks call it."""
 
     def _result(self, norm: Tensor | float, loss: Tensor | None = None) -> StepResult:
         """After the update; `loss` where all ranks have the mean already."""
         mean, norm = self.outcome.after(norm, loss)
         applied = bool(self.deepspeed.was_step_applied()) and norm != float("inf")
         if not applied:
-            getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer).recount()
+            self.optimizer.recount()
         return StepResult(mean, norm, applied, self.loss_scale())
 
     def set_learning_rate(self, learning_rate: float) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gpt1_ds.engine.adamw import AdamW
 from gpt1_ds.engine.process_groups import ProcessGroups
 
 _BLOCK = 1 << 18
@@ -29,7 +29,7 @@ def square_sum(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def clip_gradients(
-    module: nn.Module, groups: ProcessGroups, clip: float, optimizer: Any, judge: Callable[[Tensor], Tensor] | None
+    module: nn.Module, groups: ProcessGroups, clip: float, optimizer: AdamW, judge: Callable[[Tensor], Tensor] | None
 ) -> Tensor | float:
     """ZeRO 0: the global norm before gradients are scaled to `clip` (0: they are not). A step whose norm is not finite,
     or that `judge` gives a negative norm for, is not applied; its norm is infinite.
@@ -61,7 +61,7 @@ def decides_on_device(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def clip_in_update(optimizer: Any, norm: Tensor, clip: float, summed: int = 1) -> Tensor:
+def clip_in_update(optimizer: AdamW, norm: Tensor, clip: float, summed: int = 1) -> Tensor:
     """Let the fused update itself divide gradients, which are sums over `summed` ranks, by what makes them means of a
     norm of at most `clip` (0: any), and do nothing where the norm is not finite: the host need not know it. Gives the
     norm, infinite for such a step.

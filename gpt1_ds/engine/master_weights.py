@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from gpt1_ds.architecture.layer import Matrices
-from gpt1_ds.engine.adamw import MOMENTS, AdamW
+from gpt1_ds.engine.adamw import MOMENTS
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.muon import Muon
 from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
@@ -27,6 +27,7 @@ from gpt1_ds.engine.whole_parameters import FACTORS, WholeParameters
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo
 
+_Place = tuple[Parameter, Tensor, int, int, int]  # the numbers of a _Piece, pad rows among them
 SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # state of DeepSpeed's dynamic loss scaler
 
 
@@ -52,11 +53,11 @@ class Fragment:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Where a fragment lies in its flat tensor: `flat[start : start + count]`, from element `offset` of the
-    parameter.
+    """Where a fragment lies in its flat tensor: `flat[start : start + count]`, from element `offset` of the parameter.
+    Pad rows are not counted; `count` is 0 where there is nothing else.
     """
 
-    parameter: Parameter
+    info: ParameterInfo
     flat: Tensor
     start: int
     offset: int
@@ -65,13 +66,10 @@ class _Piece:
 
 def fragments(engine: Engine) -> list[Fragment]:
     """Everything this rank holds, in a fixed order; elements of pad rows are left out."""
-    optimizer = engine.deepspeed.optimizer
-    state = _base(optimizer).state
-    found = []
+    state, found = engine.optimizer.state, []
     for piece in _pieces(engine):
-        info = names.info(piece.parameter)
-        count = min(piece.count, math.prod(info.local_shape) - piece.offset)
-        if count <= 0:
+        info, count = piece.info, piece.count
+        if not count:
             continue
         master = piece.flat.detach().view(-1).narrow(0, piece.start, count)
         kept = state.get(piece.flat, {})
@@ -141,27 +139,24 @@ def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:
 
 def make_moments(engine: Engine, updates: int) -> None:
     """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
-    base = _base(engine.deepspeed.optimizer)
     for flat in {id(piece.flat): piece.flat for piece in _pieces(engine)}.values():
-        base.state[flat] = base.fresh_state(flat, updates)
+        engine.optimizer.state[flat] = engine.optimizer.fresh_state(flat, updates)
 
 
 def connect_optimizer(engine: Engine) -> None:
     """Tell an optimizer that looks at whole parameters which parts of them this rank holds."""
-    base = _base(engine.deepspeed.optimizer)
-    if not isinstance(base, (Muon, WholeParameters)):
+    optimizer = engine.optimizer
+    if not isinstance(optimizer, (Muon, WholeParameters)):
         return
     flats = {flat: [_whole(engine, info) for info in held] for flat, held in _flats(engine)}
     wholes = {whole.info.name: whole for held in flats.values() for whole in held}
     parts: dict[Tensor, list[Placed]] = {flat: [] for flat in flats}
     for piece in _pieces(engine):
-        info = names.info(piece.parameter)
-        part = Part(info, piece.offset, min(piece.count, math.prod(info.local_shape) - piece.offset))
-        if part.count > 0:
-            counted = _is_counted(engine, info)
-            parts[piece.flat].append(Placed(part, wholes[info.name], piece.start, counted, engine.device))
+        part, counted = Part(piece.info, piece.offset, piece.count), _is_counted(engine, piece.info)
+        if piece.count:
+            parts[piece.flat].append(Placed(part, wholes[piece.info.name], piece.start, counted, engine.device))
     connected = {flat: Flat(held, parts[flat]) for flat, held in flats.items()}
-    base.connect(connected, Sums(engine.groups.stage_group, _copies(engine)))
+    optimizer.connect(connected, Sums(engine.groups.stage_group, _copies(engine)))
 
 
 def _whole(engine: Engine, info: ParameterInfo) -> Whole:
@@ -188,26 +183,19 @@ def counted_parts(engine: Engine) -> dict[Tensor, list[tuple[ParameterInfo, int,
     """
     found: dict[Tensor, list[tuple[ParameterInfo, int, int]]] = {}
     for piece in _pieces(engine):
-        info = names.info(piece.parameter)
-        count = min(piece.count, math.prod(info.local_shape) - piece.offset)
-        if count > 0 and is_saved_here(engine, info):
-            found.setdefault(piece.flat, []).append((info, piece.start, count))
+        if piece.count and is_saved_here(engine, piece.info):
+            found.setdefault(piece.flat, []).append((piece.info, piece.start, piece.count))
     return found
-
-
-def base_optimizer(engine: Engine) -> AdamW:
-    """Returns the torch optimizer, whose `step` is called once in an update, or once for each of its groups."""
-    return _base(engine.deepspeed.optimizer)
 
 
 def forget_moments(engine: Engine) -> None:
     """Let the optimizer start afresh."""
-    _base(engine.deepspeed.optimizer).state.clear()
+    engine.optimizer.state.clear()
 
 
 def updates(engine: Engine) -> int:
     """Optimizer updates applied so far (steps less the skipped ones)."""
-    steps = [state["step"] for state in _base(engine.deepspeed.optimizer).state.values() if "step" in state]
+    steps = [state["step"] for state in engine.optimizer.state.values() if "step" in state]
     return int(torch.stack(steps).max()) if steps else 0
 
 
@@ -238,11 +226,6 @@ def publish(engine: Engine) -> None:
             optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
 
 
-def _base(optimizer: Any) -> AdamW:
-    """The torch optimizer inside DeepSpeed's."""
-    return optimizer if isinstance(optimizer, AdamW) else optimizer.optimizer
-
-
 def _flats(engine: Engine) -> Iterator[tuple[Tensor, list[ParameterInfo]]]:
     """Every tensor that the optimizer updates, with the parameters of which it holds a part on this rank or others."""
     optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
@@ -259,13 +242,16 @@ def _flats(engine: Engine) -> Iterator[tuple[Tensor, list[ParameterInfo]]]:
 
 def _pieces(engine: Engine) -> Iterator[_Piece]:
     optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
+    places: Iterable[_Place]
     if stage == 0:
-        for parameter in engine.module.parameters():
-            yield _Piece(parameter, parameter, 0, 0, parameter.numel())
+        places = ((parameter, parameter, 0, 0, parameter.numel()) for parameter in engine.module.parameters())
     elif stage == 3:
-        yield from _pieces_of_stage_3(optimizer, engine.groups.data_rank)
+        places = _places_of_stage_3(optimizer, engine.groups.data_rank)
     else:
-        yield from _pieces_of_stages_1_and_2(optimizer)
+        places = _places_of_stages_1_and_2(optimizer)
+    for parameter, flat, start, offset, count in places:
+        info = names.info(parameter)
+        yield _Piece(info, flat, start, offset, max(0, min(count, math.prod(info.local_shape) - offset)))
 
 
 def _groups_of_stages_1_and_2(optimizer: Any) -> Iterator[tuple[list[Any], Tensor]]:
@@ -276,18 +262,18 @@ def _groups_of_stages_1_and_2(optimizer: Any) -> Iterator[tuple[list[Any], Tenso
     yield from zip(groups, flats, strict=True)
 
 
-def _pieces_of_stages_1_and_2(optimizer: Any) -> Iterator[_Piece]:
+def _places_of_stages_1_and_2(optimizer: Any) -> Iterator[_Place]:
     for group, flat in _groups_of_stages_1_and_2(optimizer):
         for parameter in group:
             mapping = parameter._hp_mapping
             if mapping is not None:  # None: all of it lies in other ranks' partitions
                 here, there = mapping.lp_fragment_address, mapping.hp_fragment_address
-                yield _Piece(parameter, flat, there.start, here.start, here.numel)
+                yield parameter, flat, there.start, here.start, here.numel
 
 
-def _pieces_of_stage_3(optimizer: Any, data_rank: int) -> Iterator[_Piece]:
+def _places_of_stage_3(optimizer: Any, data_rank: int) -> Iterator[_Place]:
     for group in optimizer.fp16_groups:
         for parameter in group:
             index, start, count = optimizer.grad_position[optimizer.get_param_id(parameter)]
             flat = optimizer.fp32_partitioned_groups_flat[index]
-            yield _Piece(parameter, flat, start, data_rank * count, count)
+            yield parameter, flat, start, data_rank * count, count

@@ -1,9 +1,8 @@
-"""The pipelined assembly: each rank holds a run of layers; DeepSpeed's 1F1B schedule moves micro-batches through."""
+"""The pipelined engine: each rank holds a run of layers; DeepSpeed's 1F1B schedule moves micro-batches through."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -28,7 +27,7 @@ from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model import names
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, compiles, module_specs
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.losses import Loss, make_loss
+from gpt1_ds.model.losses import make_loss
 from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import Objective
 
@@ -88,7 +87,8 @@ class PipelineEngine(Engine):
         self.groups = groups
         self.micro_losses = []
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
-        self.loss, self.objective = self.announced(make_loss(config, objective.head, vocab_size, tensor)), objective
+        self.loss, self.objective = make_loss(config, objective.head, vocab_size, tensor), objective
+        self.scores, self.measures = self.loss.scores, self.loss.measures
         layout = groups.layout
         if config.task is None:
             whole = pretrained_architecture(config.model, vocab_size, objective.head, config.row)
@@ -104,7 +104,7 @@ class PipelineEngine(Engine):
             config.model.positions == "relative",
             layers=[_specification(spec) for spec in module_specs(whole, config, tensor, objective.head)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
-            loss_fn=partial(_loss, self.loss, self.micro_losses),
+            loss_fn=self._micro_loss,
         )
         self._check_groups(model)
         if compiles(config):
@@ -134,6 +134,12 @@ class PipelineEngine(Engine):
         self._expect(batches[0].shapes)
         loss = self.deepspeed.eval_batch(_feed(self._here(batches)), num_micro_batches=len(batches))
         return float(loss)
+
+    def _micro_loss(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
+        self.progress("loss")
+        value = self.loss(states, labels)
+        self.micro_losses.append(value.detach())
+        return value
 
     def _total_loss(self) -> tuple[Tensor, int]:
         return self.deepspeed._aggregate_total_loss(), 1  # only the last stage has it: all ranks take it from there
@@ -173,12 +179,6 @@ def _specification(spec: ModuleSpec) -> LayerSpec:
         return LayerSpec(spec.module, *spec.arguments)
     names = [parameter.name.removeprefix(f"{spec.layer.prefix}.") for parameter in spec.layer.parameters]
     return TiedLayerSpec(spec.layer.tied, spec.module, *spec.arguments, forward_fn=spec.apply, tied_weight_attr=names)
-
-
-def _loss(loss: Loss, micro_losses: list[Tensor], states: States, labels: tuple[Tensor, ...]) -> Tensor:
-    value = loss(states, labels)
-    micro_losses.append(value.detach())
-    return value
 
 
 def _feed(batches: Sequence[MicroBatch]) -> Any:

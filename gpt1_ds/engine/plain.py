@@ -1,4 +1,4 @@
-"""The dense assembly: every rank holds all layers (its share of each, under tensor parallelism), ZeRO 0 to 3."""
+"""The dense engine: every rank holds all layers (its share of each, under tensor parallelism), ZeRO 0 to 3."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import DenseModel, compile_blocks, compiles
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import Objective
 
 
@@ -30,8 +31,9 @@ class DenseEngine(Engine):
         self.architecture = architecture(config.model, vocab_size, objective.head)
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         model = DenseModel(config, vocab_size, tensor, objective.head)
-        self.loss, self.objective = self.announced(model.loss), objective
-        model.loss = self.loss
+        self.loss, self.objective = model.loss, objective
+        self.scores, self.measures = self.loss.scores, self.loss.measures
+        model.loss = self._micro_loss  # type: ignore[assignment]
         if compiles(config):
             compile_blocks(model)
         frozen = None if config.task is None else config.task.frozen_layers
@@ -62,7 +64,7 @@ class DenseEngine(Engine):
             self.scores.extend(scores)
             self.progress("update")
             if self.zero == 0 and last:
-                norm = clip_gradients(self.module, self.groups, self.clip, self.deepspeed.optimizer, self.outcome.judge)
+                norm = clip_gradients(self.module, self.groups, self.clip, self.optimizer, self.outcome.judge)
             self.deepspeed.step()
         if self.zero:
             norm = self.deepspeed.get_global_grad_norm()
@@ -76,7 +78,7 @@ class DenseEngine(Engine):
         with torch.no_grad():
             for number, batch in enumerate(self._here(batches)):
                 self.progress(f"evaluation of micro-batch {number}")
-                losses.append(self._loss(batch))
+                losses.append(self.deepspeed(*batch.tensors))
         return float(self._sum(losses)) / self.groups.layout.data
 
     def _pass(self, tensors: Tensors, number: int, last: bool) -> Tensors:
@@ -93,15 +95,16 @@ class DenseEngine(Engine):
         finally:
             del self.scores[known:]
 
+    def _micro_loss(self, states: States, labels: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        self.progress("loss")
+        return self.loss(states, labels)
+
     def _graphed(self, tensors: Tensors, number: int, last: bool) -> Tensors:
         assert self.graphs is not None, "it is called where there are graphs"
         if last and self._reduction is not None:
             self.progress("reduction of gradients")  # within the graph: an event cannot be recorded in its midst
         self.progress(f"forward and backward of micro-batch {number}")
         return self.graphs.run(tensors, number, last)
-
-    def _loss(self, batch: MicroBatch) -> torch.Tensor:
-        return self.deepspeed(*batch.tensors)  # type: ignore[no-any-return]
 
     def _total_loss(self) -> tuple[torch.Tensor, int]:
         return self._sum(self.micro_losses), self.groups.layout.data

@@ -28,7 +28,7 @@ from gpt1_ds.data.windows import blend
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.build import batch_shape
 from gpt1_ds.engine.gradient_norm import square_sum
-from gpt1_ds.engine.master_weights import base_optimizer, counted_parts
+from gpt1_ds.engine.master_weights import counted_parts
 from gpt1_ds.model import names
 from gpt1_ds.model.embeddings import PositionEmbedding
 from gpt1_ds.model.losses import language_loss
@@ -198,10 +198,9 @@ class _Measured:
         self.tokens: list[tuple[Tensor, Sequence[Tensor]]] = []  # of each micro-batch: nats of its tokens, its labels
         self._before: dict[Tensor, Tensor] = {}  # of the update under way
         self._seen: set[Tensor] = set()
-        base = base_optimizer(engine)
         self._handles: list[Any] = [
-            base.register_step_pre_hook(self._update_begins),
-            base.register_step_post_hook(self._update_ends),
+            engine.optimizer.register_step_pre_hook(self._update_begins),
+            engine.optimizer.register_step_post_hook(self._update_ends),
         ]
         self._loss = language_loss(engine.loss) if losses else None
         if self._loss is not None:

@@ -53,10 +53,8 @@ def module_specs(
         "norm": (FinalNorm, (config.model, tensor)),
         "task_head": (_task_head(head), (head, tensor)),
         "masked_head": (MaskedHead, (config.model, tensor)),
-        "head": (TokenEmbedding, (config.model, tensor)),
+        "head": (TokenEmbedding if config.model.tied else Head, (config.model, tensor)),
     }
-    if not config.model.tied:
-        known["head"] = (Head, (config.model, tensor))
     specs = []
     for layer in model.layers:
         module, arguments = known[layer.kind]
@@ -101,7 +99,7 @@ class DenseModel(nn.Module):
         self.layers = nn.ModuleList(spec.module(*spec.arguments) for spec in body)
         heads = {str(spec.layer.kind): spec.module(*spec.arguments) for spec in specs[len(body) :] if not spec.apply}
         self.heads = nn.ModuleDict(heads)  # task_head, masked_head, a head that is not tied: where there is one
-        self.project = next((spec.apply for spec in specs if spec.apply), None)
+        self.has_tied_head = any(spec.apply for spec in specs)
         names.share(self)
         self.loss = make_loss(config, head, vocab_size, tensor)
         self.stacks, self.context = config.model.stacks, config.model.context
@@ -115,8 +113,7 @@ class DenseModel(nn.Module):
     @property
     def output(self) -> TokenEmbedding:
         """What makes logits of states."""
-        own: dict[str, Any] = dict(self.heads.items())
-        return own.get("head", self.tokens)  # type: ignore[no-any-return]
+        return getattr(self.heads, "head", self.tokens)  # type: ignore[return-value]
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """fp32 scalar loss of one micro-batch: of the tokens of each stack, the facts of the rows, and the labels that
@@ -128,8 +125,8 @@ class DenseModel(nn.Module):
         states = self.states(*ids, facts_BF=facts_BF)
         for head in self.heads.values():
             states = head(states)
-        if self.project is not None:
-            states = self.project(self.tokens, states)
+        if self.has_tied_head:
+            states = self.tokens.project(states)
         return self.loss(states, tensors[self.stacks + 1 :])
 
     def batch_first(self, *ids: Tensor) -> Tensor:

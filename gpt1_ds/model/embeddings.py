@@ -13,7 +13,7 @@ import torch
 from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
-from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND
+from gpt1_ds.architecture.facts import KEY, SECOND
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import documents, dropout, names
@@ -37,15 +37,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         names.label(self, layer, tensor)
         self.tensor = tensor
         self.scale = 1.0 if model.logit_scale == "one" else width**-0.5
-        self.output = ColumnProduct(
-            width,
-            rows,
-            config=tensor.config,
-            init_method=nn.init.zeros_,
-            bias=False,
-            skip_weight_param_allocation=True,
-            tp_group=tensor.group,
-        )
+        self.output = ColumnProduct(width, rows, tensor, bias=False, skip_weight_param_allocation=True)
 
     def forward(self, states: States, _cache: None = None) -> States:
         """Maps token ids [S, B] of each stack to embeddings [S, B, D]; ranks that cut sequences keep a part of S."""
@@ -152,24 +144,24 @@ class PositionEmbedding(nn.Module):
         return columns
 
     def forward(self, states: States, cache: Columns | None = None) -> States:
-        facts_BF = states.facts_BF
-        mapped = [self._mapped(x_SBD, facts_BF, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(states.stacks)]
-        return States.of(mapped, facts_BF, None if self.relative is None else self.relative())
+        mapped = [self._mapped(x_SBD, states.facts_BF, stack, cache) for stack, x_SBD in enumerate(states.stacks)]
+        return States.of(mapped, states.facts_BF, None if self.relative is None else self.relative())
 
-    def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, site: int, cache: Columns | None) -> Tensor:
-        first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
+    def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, stack: int, cache: Columns | None) -> Tensor:
+        first_position = self.tensor.first_position(hidden_SBD)
         first = first_position if cache is None else cache.first_new
         if self.positions is not None:
             begin: Tensor | int = 0 if cache is None or cache.first_B is None else cache.first_B
-            if facts_BF.shape[1] > COLUMNS:
-                begin = self._begin(facts_BF, EMBEDDING_SITES.index(site), first_position, hidden_SBD.shape[0])
+            if documents.are_apart(facts_BF):
+                begin = self._begin(facts_BF, stack, first_position, hidden_SBD.shape[0])
             hidden_SBD = self.positions(hidden_SBD, first, begin)
         if self.segments is not None:
             hidden_SBD = self.segments(hidden_SBD, first, facts_BF[:, SECOND])
         if self.embedding_norm is not None:
             hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:
-            hidden_SBD = dropout.dropout(hidden_SBD, facts_BF[:, KEY], site, self.probability, first_position)
+            keys_B, site = facts_BF[:, KEY], EMBEDDING_SITES[stack]
+            return dropout.dropout(hidden_SBD, keys_B, site, self.probability, first_position)
         return hidden_SBD
 
     def _begin(self, facts_BF: Tensor, stack: int, first: int, positions: int) -> Tensor:

@@ -46,8 +46,8 @@ class FinalNorm(nn.Module):
     def forward(self, states: States, _cache: None = None) -> States:
         normal_SBD = self.norm(states.stacks[self.stack])
         if self.training and self.probability:
-            first = self.tensor.rank * len(normal_SBD) if self.tensor.sequence else 0
             keys_B, site = states.facts_BF[:, KEY], FINAL_SITES[self.stack]
+            first = self.tensor.first_position(normal_SBD)
             normal_SBD = dropout.dropout(normal_SBD, keys_B, site, self.probability, first)
         if self.is_last:
             return States(normal_SBD, states.facts_BF)
@@ -119,7 +119,7 @@ class TaskHead(nn.Module):
 
     def _drop(self, hidden_SBD: Tensor, facts_BF: Tensor) -> Tensor:
         if self.spec.reads_tokens:  # a mask of its own for each
-            first = self.tensor.rank * len(hidden_SBD) if self.tensor.sequence else 0
+            first = self.tensor.first_position(hidden_SBD)
             return dropout.dropout(hidden_SBD, facts_BF[:, KEY], HEAD_SITE, self.spec.dropout, first)
         return hidden_SBD * _mask(hidden_SBD, facts_BF, self.spec, HEAD_SITE)
 
@@ -188,7 +188,7 @@ def pooled(hidden_SBD: Tensor, length_B: Tensor, pooling: AnyPooling, tensor: Te
     """
     if pooling == "cls":
         return tensor.all_positions(hidden_SBD[:1])[0].float()  # of all ranks' first positions the first
-    first = tensor.rank * len(hidden_SBD) if tensor.sequence else 0
+    first = tensor.first_position(hidden_SBD)
     position_S1 = torch.arange(first, first + len(hidden_SBD), device=hidden_SBD.device).unsqueeze(1)
     is_token_SB1 = (position_S1 < length_B).unsqueeze(-1)
     wide_SBD = hidden_SBD.float()

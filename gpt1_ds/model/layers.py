@@ -55,6 +55,10 @@ class TensorParallel:
             return parameter
         return tensor_parallel.copy_to_tensor_model_parallel_region(parameter, group=self.group)  # type: ignore[no-any-return]
 
+    def first_position(self, x_SBD: Tensor) -> int:
+        """Returns which position of the row is the first one of this rank."""
+        return self.rank * x_SBD.shape[0] if self.sequence else 0
+
     def all_positions(self, x_SBO: Tensor) -> Tensor:
         """Sequence-parallel ranks' positions together, for what every rank then computes alike."""
         if not self.sequence:
@@ -105,7 +109,13 @@ def _fuses_bias(x_SBD: Tensor, group: ProcessGroup) -> bool:
 
 
 class ColumnProduct(tensor_parallel.ColumnParallelLinear):
-    """Megatron's layer: x [S, B, D] -> ([S, B, O], bias that is not added yet)."""
+    """Megatron's layer: x [S, B, D] -> ([S, B, O], bias that is not added yet). The outputs are cut over the ranks."""
+
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool, **arguments: bool) -> None:
+        config, group = tensor.config, tensor.group
+        super().__init__(
+            inputs, outputs, config=config, init_method=nn.init.zeros_, bias=bias, tp_group=group, **arguments
+        )
 
     def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
         if _fuses_bias(input, self.tp_group):
@@ -122,12 +132,7 @@ class ColumnProduct(tensor_parallel.ColumnParallelLinear):
 
 
 class ColumnParallel(ColumnProduct):
-    """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
-
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
-        super().__init__(
-            inputs, outputs, config=tensor.config, init_method=nn.init.zeros_, bias=bias, tp_group=tensor.group
-        )
+    """x [S, B, D] -> [S, B, O]."""
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
@@ -138,18 +143,8 @@ class ColumnParallelActivation(ColumnProduct):
     outputs for each feature, gate and value, next to one another.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, activation: Activation, tensor: TensorParallel, bias: bool = True
-    ) -> None:
-        super().__init__(
-            inputs,
-            outputs,
-            config=tensor.config,
-            init_method=nn.init.zeros_,
-            bias=bias,
-            skip_bias_add=True,
-            tp_group=tensor.group,
-        )
+    def __init__(self, inputs: int, outputs: int, activation: Activation, tensor: TensorParallel, bias: bool) -> None:
+        super().__init__(inputs, outputs, tensor, bias, skip_bias_add=True)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x_SBD: Tensor) -> Tensor:
@@ -161,7 +156,7 @@ class ColumnParallelActivation(ColumnProduct):
 class RowParallel(tensor_parallel.RowParallelLinear):
     """x [S, B, inputs on this rank] -> [S, B, D]: partial sums are reduced over the ranks, then the bias is added."""
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool) -> None:
         super().__init__(
             inputs,
             outputs,

@@ -7,8 +7,9 @@ examples of a group.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,21 +25,25 @@ from gpt1_ds.model.token_scores import head_hits, token_scores
 SCALE = 20.0  # of the cosines that a softmax is over, as in the authors' library of sentence vectors
 
 
-class Loss(Protocol):
-    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call, newest last. `parts`
-    returns fp32 [2], of the scores of a call and its labels: the task's share of the loss, and the share of the batch's
-    examples that are right (nan where none can be). It is None of a loss without a task.
+class Loss(ABC):
+    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call, newest last.
 
     `measures` are there of every evaluation of masked text, fp32 scalars by name, weighted as the loss is: `loss`, of
     the masked tokens alone, and `masked_accuracy`; with pairs also `pair_loss` and `pair_accuracy`.
     """
 
-    scores: list[Tensor]
-    measures: list[dict[str, Tensor]]
+    def __init__(self) -> None:
+        self.scores: list[Tensor] = []
+        self.measures: list[dict[str, Tensor]] = []
 
+    @abstractmethod
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
 
-    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None: ...
+    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
+        """Returns fp32 [2], of the scores of a call and its labels: the task's share of the loss, and the share of the
+        batch's examples that are right (nan where none can be); None without a head whose task has both.
+        """
+        return None
 
 
 Observer = Callable[[tuple[Tensor, ...]], Tensor]  # labels -> fp32 [T], which receives the nats of their tokens
@@ -46,10 +51,7 @@ Observer = Callable[[tuple[Tensor, ...]], Tensor]  # labels -> fp32 [T], which r
 
 def language_loss(loss: Any) -> LanguageLoss | None:
     """Returns the part of a loss that predicts tokens; None where a loss has none."""
-    if isinstance(loss, LanguageLoss):
-        return loss
-    inner = getattr(loss, "language", None) or getattr(loss, "loss", None)
-    return None if inner is None else language_loss(inner)
+    return loss if isinstance(loss, LanguageLoss) else getattr(loss, "language", None)
 
 
 def make_loss(config: Config, head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
@@ -63,7 +65,7 @@ def make_loss(config: Config, head: HeadSpec | None, vocab_size: int, tensor: Te
     return TokenLoss(head, language, of_task) if head.reads_tokens else TaskLoss(head, language, of_task)
 
 
-class LanguageLoss:
+class LanguageLoss(Loss):
     """Tokens are predicted, by the last states [S, B, D], the weights [V, D] that make logits of them, and of a masked
     head the logits' bias [V]. Labels: tokens [S, B] and their weights [S, B]; or, where few positions
     count, which ones of a row [M, B], and their tokens and weights [M, B].
@@ -75,10 +77,9 @@ class LanguageLoss:
     """
 
     def __init__(self, vocab_size: int, tensor: TensorParallel, smoothing: float = 0.0) -> None:
+        super().__init__()
         self.vocab_size, self.tensor = vocab_size, tensor
         self.target = Target.smoothed(smoothing, vocab_size)
-        self.scores: list[Tensor] = []
-        self.measures: list[dict[str, Tensor]] = []
         self.observer: Observer | None = None  # of the tokens of a step that is watched
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
@@ -87,9 +88,7 @@ class LanguageLoss:
         *places, labels_SB, weights_SB = labels
         for at_MB in places:
             hidden_SBD = hidden_SBD[at_MB, torch.arange(at_MB.shape[1], device=at_MB.device)]  # [M, B, D]
-        first = self.tensor.rank * len(weight_VD)
-        real = min(max(0, self.vocab_size - first), len(weight_VD))
-        hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
+        hidden_TD, real = hidden_SBD.reshape(-1, hidden_SBD.shape[-1]), self._real(weight_VD)
         labels_T, weights_T = labels_SB.flatten(), weights_SB.flatten()
         target = self.target if torch.is_grad_enabled() else SHARP
         each_T = None if self.observer is None else self.observer(labels)
@@ -100,8 +99,9 @@ class LanguageLoss:
             self.measures.append({"loss": loss, "masked_accuracy": hits})
         return loss
 
-    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
-        return None
+    def _real(self, weight_VD: Tensor) -> int:
+        """Returns how many vocabulary rows of this rank are no padding."""
+        return min(max(0, self.vocab_size - self.tensor.rank * len(weight_VD)), len(weight_VD))
 
 
 class TextLoss(LanguageLoss):
@@ -113,16 +113,15 @@ class TextLoss(LanguageLoss):
         if not torch.is_grad_enabled():
             hidden_SBD, weight_VD, labels_SB, counted_SB = states.last, states.weight_VD, labels[0], labels[1] > 0
             assert weight_VD is not None, "a language model has a head"
-            real = min(max(0, self.vocab_size - self.tensor.rank * len(weight_VD)), len(weight_VD))
             chunks = chunk_logits(hidden_SBD.flatten(0, 1), weight_VD, None)
-            found = token_scores(chunks, labels_SB.flatten(), real, self.tensor)
+            found = token_scores(chunks, labels_SB.flatten(), self._real(weight_VD), self.tensor)
             log_SB, highest_SB = (part.view_as(labels_SB) for part in found)
             all_B = (highest_SB | ~counted_SB).all(0)
             self.scores.append(torch.stack([(log_SB * counted_SB).sum(0), all_B.float()], 1))
         return super().__call__(states, labels)
 
 
-class TaskLoss:
+class TaskLoss(Loss):
     """L3 = L2 + lm_coefficient x L1 (equation 5 of the paper). L2 is the cross-entropy, of a score the squared error.
 
     The head's scores are [S, B, O]. Labels: those of the language model's loss; the position that is read [B]; the
@@ -131,8 +130,8 @@ class TaskLoss:
     """
 
     def __init__(self, spec: HeadSpec, language: LanguageLoss, smoothing: float = 0.0) -> None:
+        super().__init__()
         self.spec, self.language, self.smoothing = spec, language, smoothing
-        self.scores: list[Tensor] = []
         self.measures = language.measures
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
@@ -172,7 +171,7 @@ class TaskLoss:
         return scores_BO.view(-1, self.spec.sequences, self.spec.outputs).sum(1)
 
 
-class TokenLoss:
+class TokenLoss(Loss):
     """The cross-entropy of the scores [S, B, O] of tokens, with lm_coefficient x the language model's loss. Of `tags`
     the softmax is over a token's outputs; of `span` over the tokens of a row, once for where the answer begins and once
     for where it ends (Devlin et al. 2019, section 4.2). What fills up a row is left out: padding changes nothing.
@@ -183,8 +182,8 @@ class TokenLoss:
     """
 
     def __init__(self, spec: HeadSpec, language: LanguageLoss, smoothing: float = 0.0) -> None:
+        super().__init__()
         self.spec, self.language, self.smoothing = spec, language, smoothing
-        self.scores: list[Tensor] = []
         self.measures = language.measures
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
@@ -217,7 +216,7 @@ class TokenLoss:
         return -(targets_SBO * log_SBO.masked_fill(is_padding_SB1, 0.0)).sum()
 
 
-class SentenceLoss:
+class SentenceLoss(Loss):
     """What trains sentence vectors [B, D] (Reimers and Gurevych 2019, section 3), and the cosine that judges them. Of
     nli there are also scores [E, K]. Labels: those of the language model's loss and a position (unread); targets [E,
     K]; the weight [E] of each example.
@@ -232,9 +231,8 @@ class SentenceLoss:
     """
 
     def __init__(self, spec: HeadSpec, smoothing: float = 0.0) -> None:
+        super().__init__()
         self.spec, self.smoothing = spec, smoothing
-        self.scores: list[Tensor] = []
-        self.measures: list[dict[str, Tensor]] = []
 
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
         vectors_BD, logits_EK = states.vectors_BD, states.scores
@@ -254,9 +252,6 @@ class SentenceLoss:
             loss_E = _ranking(texts[0], texts[1], self.spec.group)
         loss: Tensor = (loss_E * weights_E).sum()
         return loss
-
-    def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
-        return None
 
 
 def _cross_entropy(scores_EK: Tensor, targets_EK: Tensor, smoothing: float) -> Tensor:

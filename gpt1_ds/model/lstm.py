@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from gpt1_ds.architecture.facts import COLUMNS, KEY
+from gpt1_ds.architecture.facts import KEY
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import documents, dropout, names, products
@@ -65,7 +65,7 @@ class Lstm(nn.Module):
         x_SBD, facts_BF = states.last, states.facts_BF
         if self.training:
             x_SBD = dropout.dropout(x_SBD, facts_BF[:, KEY], INPUT_SITE, self.probabilities[0])
-        if facts_BF.shape[1] > COLUMNS:
+        if documents.are_apart(facts_BF):
             state_SBU = self._in_documents(x_SBD, documents.bounds(facts_BF, len(x_SBD))[:, 0].T)
         else:
             state_SBU = self.cell(x_SBD)[0] if cache is None else self._after(x_SBD, cache)

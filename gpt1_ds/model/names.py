@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter
 
-from gpt1_ds.architecture import layer as architecture
-from gpt1_ds.architecture.layer import NORMAL, Initial, Layer, Matrices
+from gpt1_ds.architecture.layer import NORMAL, Initial, Layer, Matrices, Parameter
 
 if TYPE_CHECKING:
     from gpt1_ds.model.layers import TensorParallel
@@ -50,7 +48,7 @@ class ParameterInfo:
     level: int | None = None  # that of its layer
 
     @classmethod
-    def whole(cls, parameter: architecture.Parameter) -> ParameterInfo:
+    def whole(cls, parameter: Parameter) -> ParameterInfo:
         """As a process sees it that holds all of it."""
         stop = 0 if parameter.cut is None else parameter.shape[parameter.cut]
         return cls(parameter.name, parameter.shape, parameter.cut, 0, stop, parameter.initial, parameter.matrices)
@@ -83,13 +81,13 @@ def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
 
 def share(module: nn.Module) -> None:
     """Keeps one of several parameters in `module` that are one of the architecture, in the place of all."""
-    known: dict[str, Parameter] = {}
+    known: dict[str, nn.Parameter] = {}
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
             setattr(part, name, known.setdefault(info(parameter).name, parameter))
 
 
-def info(parameter: Parameter) -> ParameterInfo:
+def info(parameter: nn.Parameter) -> ParameterInfo:
     """The label of a parameter. Raises AttributeError for one that no layer labelled (a bug of ours)."""
     return parameter.info  # type: ignore[attr-defined, no-any-return]
 

@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch.distributed as dist
 
 from gpt1_ds.common import log, memory
 from gpt1_ds.common.files import user_cache, write_json
-from gpt1_ds.common.versions import installed
+from gpt1_ds.common.versions import installed, source_hash
 
 FORMAT = 1
 PROVEN_SOURCES = ("model", "engine")  # packages: kernels, graphs and reductions, and what calls them
@@ -96,7 +95,7 @@ def named_toolchain(device: str, capability: str, cuda: str | None) -> Toolchain
         "driver": (memory.driver_version() or "unknown").partition(".")[0],
         "cuda": str(cuda),
         **{package: installed(package) or "none" for package in ("torch", "triton", "deepspeed")},
-        "code": sources(),
+        "code": source_hash(*PROVEN_SOURCES),
     }
 
 
@@ -118,15 +117,6 @@ def keep(tools: Toolchain, ranks: int) -> Path:
 def forget(tools: Toolchain) -> None:
     """`tools` have failed: a proof that the user's cache has is not believed any more."""
     _path(tools).unlink(missing_ok=True)
-
-
-@cache
-def sources() -> str:
-    """A hash of the sources that are proven."""
-    package, digest = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(path for name in PROVEN_SOURCES for path in (package / name).rglob("*.py")):
-        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _path(tools: Mapping[str, str]) -> Path:

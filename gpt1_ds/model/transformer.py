@@ -13,13 +13,11 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gpt1_ds.architecture.facts import COLUMNS, KEY, UNTIL
+from gpt1_ds.architecture.facts import KEY, UNTIL
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
@@ -32,11 +30,9 @@ from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, RowPa
 from gpt1_ds.model.relative import score_bias
 from gpt1_ds.model.states import States
 
-# Dropout sites. Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535; heads.py has the last.
-SITES = 3  # of a block of one stack without dropout in its mlp, from 1 + 3 x depth on
-MORE_SITES = 8  # of any other block, from 2**16 + 8 x depth on
-FIRST_OF_MORE = 1 << 16
-INNER = 4  # of a block's sites the one in the middle of its mlp
+# A block's dropout sites, counted from its first one, attention's probabilities; its last one is the mlp's output.
+# Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535; heads.py has the others.
+ATTENTION_OUT, CROSS, CROSS_OUT, MLP_INNER = 1, 2, 3, 4
 
 
 class LayerNorm(nn.LayerNorm):
@@ -74,7 +70,7 @@ def make_norm(model: ModelConfig, tensor: TensorParallel) -> Norm:
 
 
 class HeadAttention(nn.Module):
-    """What a stack's attention to itself and a decoder's to the memory share: softmax(q k') v of each head."""
+    """What self-attention and cross-attention share: softmax(q k') v of each head."""
 
     def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
@@ -122,17 +118,15 @@ class HeadAttention(nn.Module):
 
 
 class Attention(HeadAttention):
-    """A stack's states ask, the same states answer."""
+    """Self-attention: queries, keys and values are made of the states of one stack."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__(model, tensor)
         inner, bias = model.attention_width, layer.has("attention.qkv.bias")
         self.qkv = ColumnParallel(model.width, 3 * inner, tensor, bias)
         self.out = RowParallel(inner, model.width, tensor, bias)
-        decodes = model.kind == "encoder_decoder" and layer.stack == 1
-        self.causal = decodes or (model.mask == "causal" and model.kind != "encoder_decoder")
-        self.stack = layer.stack
-        self.encodes = (model.kind == "encoder_decoder" and layer.stack == 0) or model.mask == "bidirectional"
+        self.causal, self.stack = layer.causal, layer.stack
+        self.bidirectional = not layer.causal and model.mask != "prefix"
 
     def forward(
         self,
@@ -143,28 +137,29 @@ class Attention(HeadAttention):
         table_NK: Tensor | None = None,
     ) -> Tensor:
         qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
-        parts_3GSH = qkv.permute(3, 1, 2, 0, 4).flatten(1, 2)
-        parts = (parts_3GSH,) if cache is None else (parts_3GSH[:1], cache.extend(parts_3GSH[1:]))
+        positions, heads = qkv.shape[0], qkv.shape[2]
+        qkv_3GSH = qkv.permute(3, 1, 2, 0, 4).flatten(1, 2)
+        parts = (qkv_3GSH,) if cache is None else (qkv_3GSH[:1], cache.extend(qkv_3GSH[1:]))
         keys = parts[-1].shape[2]
         columns = None if cache is None else cache.columns
-        visible_BST = None if columns is None else columns.visible(len(qkv), keys)
-        bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), keys, columns)
-        scores = Scores(self.factor, None if self.causal else _until(facts_BF, qkv.shape[2]), bias_NST=bias_NST)
-        if facts_BF.shape[1] > COLUMNS:
-            bounds_B2S = documents.bounds(facts_BF, len(qkv), self.stack)
-            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, qkv.shape[2]))
+        visible_BST = None if columns is None else columns.visible(positions, keys)
+        bias_NST = None if table_NK is None else self._bias(table_NK, positions, keys, columns)
+        until_G = None if self.causal else _until(facts_BF, heads)
+        apart = documents.are_apart(facts_BF)
+        bounds_G2S = documents.bounds_of_heads(facts_BF, positions, heads, self.stack) if apart else None
+        scores = Scores(self.factor, until_G, bias_NST=bias_NST, bounds_G2S=bounds_G2S)
         out_SBI = self.attend(parts, facts_BF, scores, site, cache is not None, visible_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
     def _bias(self, table_NK: Tensor, queries: int, keys: int, columns: Columns | None) -> Tensor:
         """Returns fp32 [N, S, T], which is the same for all blocks of a stack."""
         if columns is None:
-            return score_bias(table_NK, queries, keys, self.encodes)
-        return columns.once("bias", lambda: score_bias(table_NK, queries, keys, self.encodes, columns.place))
+            return score_bias(table_NK, queries, keys, self.bidirectional)
+        return columns.once("bias", lambda: score_bias(table_NK, queries, keys, self.bidirectional, columns.place))
 
 
 class CrossAttention(HeadAttention):
-    """A decoder's states ask, the memory answers; its padding is not seen."""
+    """Queries are made of the decoder's states, keys and values of the memory, whose padding is not seen."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__(model, tensor)
@@ -180,10 +175,9 @@ class CrossAttention(HeadAttention):
         positions, rows, _ = q_SBO.shape
         q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
         kv_2GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
-        scores = Scores(self.factor, _until(facts_BF, q_GSH.shape[0] // rows), causal=False)
-        if facts_BF.shape[1] > COLUMNS:
-            bounds_B2S = documents.bounds_in_memory(facts_BF, positions)
-            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, q_GSH.shape[0] // rows))
+        heads, apart = q_GSH.shape[0] // rows, documents.are_apart(facts_BF)
+        bounds_G2S = documents.memory_bounds_of_heads(facts_BF, positions, heads) if apart else None
+        scores = Scores(self.factor, _until(facts_BF, heads), causal=False, bounds_G2S=bounds_G2S)
         out_SBI = self.attend((q_GSH[None], kv_2GTH), facts_BF, scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]
 
@@ -196,7 +190,7 @@ class CrossAttention(HeadAttention):
 
 
 def _until(facts_BF: Tensor, heads: int) -> Tensor:
-    """Returns int32 [G]: how far every position of a row sees."""
+    """Returns int32 [G]: every position of a row sees those before this one."""
     return facts_BF[:, UNTIL].repeat_interleave(heads).to(torch.int32)
 
 
@@ -216,23 +210,13 @@ class Mlp(nn.Module):
         if self.training and self.probability:
             first = self.tensor.rank * inner_SBF.shape[-1]
             inner_SBF = dropout.dropout_of_part(
-                inner_SBF, facts_BF[:, KEY], site + INNER, self.probability, first, self.features
+                inner_SBF, facts_BF[:, KEY], site + MLP_INNER, self.probability, first, self.features
             )
         return self.down(inner_SBF)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Sites:
-    """Where a block's dropout sites lie, counted from its first one, which is attention's own."""
-
-    attended: int = 1
-    crossing: int = 2
-    crossed: int = 3
-    out: int = 2
-
-
 class Block(nn.Module):
-    """States -> states: those of its own stack are mapped, the others pass."""
+    """Maps the states of its own stack; those of the other one pass unchanged."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel, recompute: bool = False) -> None:
         super().__init__()
@@ -245,16 +229,17 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(model, tensor)
         self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
         self.pre_norm, self.stack = layer.norm == "pre", layer.stack
-        more = model.stacks > 1 or model.ffn_dropout > 0
-        first = FIRST_OF_MORE + MORE_SITES * layer.depth if more else SITES * layer.depth + 1
-        self.sites = Sites(out=5) if more else Sites()
+        if model.stacks == 1 and model.ffn_dropout == 0:  # three sites: no CROSS, CROSS_OUT, MLP_INNER
+            first, self.last_site = 1 + 3 * layer.depth, 2
+        else:
+            first, self.last_site = (1 << 16) + 8 * layer.depth, 5
         self.site: Tensor  # a buffer, not a number, so that one compiled graph serves every block
         self.register_buffer("site", torch.tensor(first), persistent=False)
         names.label(self, layer, tensor)
 
     def new_cache(self, columns: Columns) -> BlockCache:
-        """Raises ConfigError where tokens see those after them: their states change with each new one."""
-        if self.attention.encodes:
+        """Returns empty caches. Raises ConfigError for a bidirectional model: each new token changes all states."""
+        if self.attention.bidirectional:
             raise ConfigError("model.mask=bidirectional has no caches: it reads whole rows; leave caches out")
         return BlockCache(columns, KeyValueCache(columns), MemoryCache())
 
@@ -280,19 +265,19 @@ class Block(nn.Module):
     ) -> Tensor:
         """Returns this stack's states after the block. `memory` is read where there is cross attention."""
         own, of_memory = (None, None) if cache is None else (cache.own, cache.memory)
-        site, at = self.site, self.sites
+        site = self.site
         if not self.pre_norm:
             attended_SBD = self.attention(x_SBD, facts_BF, site, own, table_NK)
-            _, n_SBD = self._sum_and_norm(x_SBD, attended_SBD, self.attention_norm, facts_BF, site + at.attended)
+            _, n_SBD = self._sum_and_norm(x_SBD, attended_SBD, self.attention_norm, facts_BF, site + ATTENTION_OUT)
             mapped_SBD = self.mlp(n_SBD, facts_BF, site)
-            return self._sum_and_norm(n_SBD, mapped_SBD, self.mlp_norm, facts_BF, site + at.out)[1]
+            return self._sum_and_norm(n_SBD, mapped_SBD, self.mlp_norm, facts_BF, site + self.last_site)[1]
         attended_SBD = self.attention(self.attention_norm(x_SBD), facts_BF, site, own, table_NK)
         following = self.mlp_norm if self.cross_norm is None else self.cross_norm
-        n_SBD, normal_SBD = self._sum_and_norm(x_SBD, attended_SBD, following, facts_BF, site + at.attended)
+        n_SBD, normal_SBD = self._sum_and_norm(x_SBD, attended_SBD, following, facts_BF, site + ATTENTION_OUT)
         if self.cross is not None:
-            crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_BF, site + at.crossing, of_memory)
-            n_SBD, normal_SBD = self._sum_and_norm(n_SBD, crossed_SBD, self.mlp_norm, facts_BF, site + at.crossed)
-        return n_SBD + self._drop(self.mlp(normal_SBD, facts_BF, site), facts_BF, site + at.out)
+            crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_BF, site + CROSS, of_memory)
+            n_SBD, normal_SBD = self._sum_and_norm(n_SBD, crossed_SBD, self.mlp_norm, facts_BF, site + CROSS_OUT)
+        return n_SBD + self._drop(self.mlp(normal_SBD, facts_BF, site), facts_BF, site + self.last_site)
 
     def _sum_and_norm(
         self, x_SBD: Tensor, y_SBD: Tensor, norm: Norm, facts_BF: Tensor, site: Tensor
@@ -309,16 +294,12 @@ class Block(nn.Module):
     def _drop(self, y_SBD: Tensor, facts_BF: Tensor, site: Tensor) -> Tensor:
         if not self.training:
             return y_SBD
-        return dropout.dropout(y_SBD, facts_BF[:, KEY], site, self.probability, self._first_position(y_SBD))
+        return dropout.dropout(y_SBD, facts_BF[:, KEY], site, self.probability, self.tensor.first_position(y_SBD))
 
     def _row_drop(self, y_SBD: Tensor, facts_BF: Tensor, site: Tensor) -> RowDrop:
         probability = self.probability if self.training else 0.0
         limit, scale = dropout.threshold(probability), dropout.scale(probability)
         if not probability:
-            return RowDrop(None, None, self._first_position(y_SBD), limit, scale)
+            return RowDrop(None, None, self.tensor.first_position(y_SBD), limit, scale)
         key_B1, second_B1 = dropout.site_keys(facts_BF[:, KEY], site)
-        return RowDrop(key_B1.flatten(), second_B1.flatten(), self._first_position(y_SBD), limit, scale)
-
-    def _first_position(self, x_SBD: Tensor) -> int:
-        """Returns which position of the row this rank's first one is."""
-        return self.tensor.rank * x_SBD.shape[0] if self.tensor.sequence else 0
+        return RowDrop(key_B1.flatten(), second_B1.flatten(), self.tensor.first_position(y_SBD), limit, scale)

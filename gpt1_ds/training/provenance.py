@@ -15,8 +15,7 @@ import torch
 
 import gpt1_ds
 from gpt1_ds.common import memory
-from gpt1_ds.common.versions import installed
-from gpt1_ds.engine.agreement import source_hash
+from gpt1_ds.common.versions import installed, source_hash
 from gpt1_ds.model.proof import proven
 
 PACKAGES = (

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -79,18 +78,16 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             if outcome.reason == DONE and conclude is not None:
                 conclude(workload, trainer.engine, trainer.state, run_dir)
             trainer.log.finish()
-            _finish(run_dir, groups, outcome, time.monotonic() - begin)
+            if groups.rank == 0:
+                _finish(run_dir, outcome, time.monotonic() - begin)
             reason = outcome.reason
             if mirror is not None:
                 mirror.finish(stays=reason != HANDOVER or not _job())
         except TrainingError as failure:
             trainer.saver.finish()
             trainer.profile.end()
-            _record(groups, run_dir, "failed", trainer.state.step, reason=str(failure))
-            if _job() and groups.rank == 0 and not failure.passes:
-                status = {"code": EXIT_FAILURE, "reason": str(failure), "step": trainer.state.step}
-                with suppress(OSError):  # what ended the run is what is said
-                    write_json(run_dir.outcome(_job()), status)
+            if groups.rank == 0:
+                _record_failure(run_dir, failure, trainer.state.step)
             raise
         finally:
             trainer.log.finish()
@@ -209,21 +206,23 @@ def time_of_a_save(saver: Saver, config: Config) -> str:
     return f" (about {byte_size(_bytes_of_a_save(config))} are written)"
 
 
-def _finish(run_dir: RunDir, groups: ProcessGroups, outcome: Outcome, seconds: float) -> None:
-    if groups.rank == 0:
-        if outcome.reason == DONE:
-            write_json(run_dir.done, {"step": outcome.step})
-        words = {DONE: "done", USER: "stopped as asked", HANDOVER: "stopped to be continued"}[outcome.reason]
-        log.say(f"{run_dir.path}: {words} after step {outcome.step}")
-        _record(groups, run_dir, "stopped", outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
-        if _job():
-            code = EXIT_CONTINUE if outcome.reason == HANDOVER else 0
-            write_json(run_dir.outcome(_job()), {"code": code, "reason": outcome.reason, "step": outcome.step})
+def _finish(run_dir: RunDir, outcome: Outcome, seconds: float) -> None:
+    """Rank 0 says and records how the run ended."""
+    if outcome.reason == DONE:
+        write_json(run_dir.done, {"step": outcome.step})
+    words = {DONE: "done", USER: "stopped as asked", HANDOVER: "stopped to be continued"}[outcome.reason]
+    log.say(f"{run_dir.path}: {words} after step {outcome.step}")
+    run_dir.add_event("stopped", step=outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
+    if _job():
+        code = EXIT_CONTINUE if outcome.reason == HANDOVER else 0
+        write_json(run_dir.outcome(_job()), {"code": code, "reason": outcome.reason, "step": outcome.step})
 
 
-def _record(groups: ProcessGroups, run_dir: RunDir, event: str, step: int, **details: Any) -> None:
-    if groups.rank == 0:
-        run_dir.add_event(event, step=step, **details)
+def _record_failure(run_dir: RunDir, failure: TrainingError, step: int) -> None:
+    run_dir.add_event("failed", step=step, reason=str(failure))
+    if _job() and not failure.passes:
+        with suppress(OSError):  # what ended the run is what is said
+            write_json(run_dir.outcome(_job()), {"code": EXIT_FAILURE, "reason": str(failure), "step": step})
 
 
 def _job() -> str:

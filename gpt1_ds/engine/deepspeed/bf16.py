@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.utils import all_gather_dp_groups
 from torch import Tensor
@@ -22,7 +23,7 @@ from torch import Tensor
 from gpt1_ds.engine.gradient_norm import clip_in_update, decides_on_device, divisor, square_sum
 
 
-def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
+def patch_bf16_optimizer(engine: DeepSpeedEngine, data_size: int) -> None:
     """Replace the methods on this DeepSpeed engine alone; other optimizers stay as they are."""
     optimizer = engine.optimizer
     if not isinstance(optimizer, BF16_Optimizer):
@@ -42,7 +43,7 @@ def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
         engine.buffered_allreduce_fallback = _nobody_else
 
 
-def expect_sums(optimizer: Any, ranks: int) -> None:
+def expect_sums(optimizer: BF16_Optimizer, ranks: int) -> None:
     """From now on the reduction leaves sums over `ranks`: the norm and the update divide by them as they read the
     gradients. Where `ranks` is a power of two the bits are those of a division before.
     """
@@ -51,7 +52,7 @@ def expect_sums(optimizer: Any, ranks: int) -> None:
     optimizer.optimizer.grad_scale = torch.full((), float(ranks), device=device)
 
 
-def _forget_streams(optimizer: Any) -> None:
+def _forget_streams(optimizer: BF16_Optimizer) -> None:
     """DeepSpeed lets autograd record how it joins the weights and cuts them into fragments, and keeps the results. With
     them live the nodes that write the weights' gradients, and a node runs in the stream in which it was made: the
     default one, which a captured backward pass must not touch. Without the record every pass makes nodes of its own.
@@ -65,7 +66,7 @@ def _forget_streams(optimizer: Any) -> None:
 
 
 @torch.no_grad()
-def _step(optimizer: Any) -> None:
+def _step(optimizer: BF16_Optimizer) -> None:
     """DeepSpeed's step without its reads of the norm, each of which would wait for the device."""
     (norm,), _ = optimizer.get_grads_for_norm()
     group = optimizer.mpu.get_model_parallel_group()
@@ -83,13 +84,13 @@ def _step(optimizer: Any) -> None:
     optimizer.clear_hp_grads()
 
 
-def _update_hp_grads(optimizer: Any, clear_lp_grads: bool = False) -> None:
+def _update_hp_grads(optimizer: BF16_Optimizer, clear_lp_grads: bool = False) -> None:
     for number, parameters in enumerate(optimizer.bf16_groups):
         optimizer.take_over(number, range(len(parameters)))
 
 
 @torch.no_grad()
-def _take_over(optimizer: Any, group: int, indices: Iterable[int]) -> None:
+def _take_over(optimizer: BF16_Optimizer, group: int, indices: Iterable[int]) -> None:
     """Take a micro-batch's gradients over into fp32, in one launch where a GPU can: written if they are the step's
     first, else added.
     """
@@ -108,19 +109,19 @@ def _take_over(optimizer: Any, group: int, indices: Iterable[int]) -> None:
             run(into, gradients)
 
 
-def _clear_hp_grads(optimizer: Any) -> None:
+def _clear_hp_grads(optimizer: BF16_Optimizer) -> None:
     for group, gradients in enumerate(optimizer.fp32_groups_gradients):
         optimizer.fp32_groups_has_gradients[group] = [False] * len(gradients)
 
 
-def _clear_lp_grads(optimizer: Any, set_to_none: bool = True) -> None:
+def _clear_lp_grads(optimizer: BF16_Optimizer, set_to_none: bool = True) -> None:
     """Without a gradient there, the next backward pass writes one instead of adding to it."""
     for group in optimizer.bf16_groups:
         for parameter in group:
             parameter.grad = None
 
 
-def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
+def _gradients_for_norm(optimizer: BF16_Optimizer, for_clipping: bool = False) -> Any:
     """DeepSpeed asks twice in a step: for the gradients whose norm it takes, and for those that it multiplies to clip
     them. The first answer is one number, their norm, whose norm is itself. The second is that there are none: the fused
     update divides by `grad_scale` as it reads the gradients.
@@ -135,7 +136,7 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
     return [_norm(optimizer, gradients)], experts
 
 
-def _zero_what_is_old(optimizer: Any) -> None:
+def _zero_what_is_old(optimizer: BF16_Optimizer) -> None:
     """Where nothing flowed in this step, the buffer still holds the gradient of an earlier one."""
     for group, gradients in enumerate(optimizer.fp32_groups_gradients):
         for index, gradient in enumerate(gradients):
@@ -143,7 +144,7 @@ def _zero_what_is_old(optimizer: Any) -> None:
                 gradient.zero_()
 
 
-def _norm(optimizer: Any, gradients: list[Tensor]) -> Tensor:
+def _norm(optimizer: BF16_Optimizer, gradients: list[Tensor]) -> Tensor:
     """The norm of the averaged `gradients`; a rank reads its own partition alone where `reads_partition` says so."""
     if not gradients:  # a pipeline stage that holds the tied head alone owns none
         return torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)
@@ -158,7 +159,7 @@ def _norm(optimizer: Any, gradients: list[Tensor]) -> Tensor:
     return norm if summed == 1 else norm / summed
 
 
-def _in_partition(optimizer: Any, gradients: list[Tensor]) -> list[Tensor]:
+def _in_partition(optimizer: BF16_Optimizer, gradients: list[Tensor]) -> list[Tensor]:
     """What lies of these gradients in this rank's partition; all of it in few long tensors."""
     partitions: list[Tensor] = optimizer.fp32_groups_gradient_flat_partition
     if len(gradients) == sum(map(len, optimizer.fp32_groups_gradients)):
@@ -181,7 +182,7 @@ def reads_partition(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _round_in_update(optimizer: Any) -> None:
+def _round_in_update(optimizer: BF16_Optimizer) -> None:
     """The update writes the bf16 weights, so what DeepSpeed does after it is left with the gather."""
     groups = optimizer.real_dp_process_group
     partitions = zip(optimizer.fp32_groups_flat_partition, optimizer.bf16_partitioned_groups, groups, strict=True)
@@ -189,7 +190,7 @@ def _round_in_update(optimizer: Any) -> None:
     optimizer.update_lp_params = MethodType(_gather, optimizer)
 
 
-def _gather(optimizer: Any) -> None:
+def _gather(optimizer: BF16_Optimizer) -> None:
     all_gather_dp_groups(
         optimizer.bf16_groups_flat,
         optimizer.bf16_partitioned_groups,
@@ -206,7 +207,7 @@ def _nobody_else(**_: Any) -> None:
 class FlatGradients:
     """The fp32 gradients of a BF16_Optimizer, as engine/graphs.py wants them."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: BF16_Optimizer) -> None:
         self.optimizer = optimizer
         self.buffers: list[Tensor] = optimizer.fp32_groups_gradients_flat
 

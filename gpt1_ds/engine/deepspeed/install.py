@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from torch.nn import Parameter
 
@@ -31,7 +32,7 @@ Trace = Callable[[str], None]  # is called with the phase that begins
 
 
 def install(
-    engine: Any,
+    engine: DeepSpeedEngine,
     level: Patches,
     groups: ProcessGroups,
     outcome: StepOutcome,

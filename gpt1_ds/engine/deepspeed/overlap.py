@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
@@ -42,7 +43,7 @@ def overlaps(device: torch.device) -> bool:
 
 
 def overlap(
-    engine: Any, device: torch.device, group: dist.ProcessGroup, tied: Collection[Parameter] = ()
+    engine: DeepSpeedEngine, device: torch.device, group: dist.ProcessGroup, tied: Collection[Parameter] = ()
 ) -> Reduction | None:
     """Let this DeepSpeed engine overlap on `device`; what is returned must hear of the last micro-batch. Gradients of
     `tied` weights are reduced after the backward pass: before that they are summed over pipeline stages.
@@ -131,7 +132,9 @@ class FlatReduction(OverlappedReduction):
     the update divides.
     """
 
-    def __init__(self, optimizer: Any, group: dist.ProcessGroup, elements: int, held: Collection[int]) -> None:
+    def __init__(
+        self, optimizer: BF16_Optimizer, group: dist.ProcessGroup, elements: int, held: Collection[int]
+    ) -> None:
         super().__init__(group)
         expect_sums(optimizer, group.size())
         self.take_over = optimizer.take_over

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed import PipelineEngine
 from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import Tensor
 
 BACKWARD = "backward of micro-batch {}"
@@ -26,7 +28,7 @@ PHASES = {
 }
 
 
-def patch_pipeline(engine: Any, trace: Callable[[str], None], fast: bool) -> None:
+def patch_pipeline(engine: PipelineEngine, trace: Callable[[str], None], fast: bool) -> None:
     """Replaces instructions on this engine alone; with `fast` also those that only save time. `trace` is called with
     the phase of every instruction that begins.
     """
@@ -43,14 +45,14 @@ def patch_pipeline(engine: Any, trace: Callable[[str], None], fast: bool) -> Non
 
 
 def _traced(trace: Callable[[str], None], phase: str, instruction: Callable[..., None]) -> Callable[..., None]:
-    def run(engine: Any, *arguments: Any, **keywords: Any) -> None:
+    def run(engine: PipelineEngine, *arguments: Any, **keywords: Any) -> None:
         trace(phase)
         instruction(engine, *arguments, **keywords)
 
     return run
 
 
-def _backward_pass(engine: Any, buffer_id: int) -> None:
+def _backward_pass(engine: PipelineEngine, buffer_id: int) -> None:
     """All outputs of a stage in one pass. DeepSpeed calls `backward` once for each of them, which walks through what
     they share as often: the right numbers for twice the work.
     """
@@ -71,7 +73,7 @@ def _backward_pass(engine: Any, buffer_id: int) -> None:
     engine.pipe_buffers["outputs"][buffer_id] = None
 
 
-def _reduce_tied_gradients(engine: Any) -> None:
+def _reduce_tied_gradients(engine: PipelineEngine) -> None:
     """Sum the gradient of tied weights over their copies, wherever the optimizer keeps it.
 
     With fp32 accumulation outside BF16_Optimizer DeepSpeed looks at `.grad`, finds None, and the copies drift apart.
@@ -87,7 +89,7 @@ def _reduce_tied_gradients(engine: Any) -> None:
             dist.all_reduce(gradient, group=group)
 
 
-def _received_loss(engine: Any) -> Tensor:
+def _received_loss(engine: PipelineEngine) -> Tensor:
     """The mean loss that the last stage sends. DeepSpeed copies zeros from the host to receive it into."""
     losses = torch.empty(2, device=engine.device)
     dist.broadcast(losses, engine._loss_stage_global_rank(), group=engine.grid.get_pipe_parallel_group())
@@ -95,7 +97,7 @@ def _received_loss(engine: Any) -> Tensor:
     return losses[1]
 
 
-def _scaled_global_norm(optimizer: Any, norm_type: int = 2) -> Tensor:
+def _scaled_global_norm(optimizer: DeepSpeedZeroOptimizer, norm_type: int = 2) -> Tensor:
     """ZeRO 1's gradient norm with one reduction over the stages.
 
     DeepSpeed reduces once per parameter group; a stage that holds the head alone has no bias, hence one group less than

@@ -53,12 +53,12 @@ def reads_norm(optimizer: Any) -> bool:
     return isinstance(optimizer, (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3))
 
 
-def _wrap_stages_1_and_2(optimizer: Any, judge: Judge) -> None:
+def _wrap_stages_1_and_2(optimizer: DeepSpeedZeroOptimizer, judge: Judge) -> None:
     inner = optimizer.scaled_global_norm
     optimizer.scaled_global_norm = lambda *arguments, **keywords: judge(inner(*arguments, **keywords))
 
 
-def _wrap_stage_3(optimizer: Any, judge: Judge) -> None:
+def _wrap_stage_3(optimizer: DeepSpeedZeroOptimizer_Stage3, judge: Judge) -> None:
     inner = optimizer._get_norm_groups
 
     def norm_groups() -> list[Tensor]:
@@ -69,7 +69,7 @@ def _wrap_stage_3(optimizer: Any, judge: Judge) -> None:
     optimizer._get_norm_groups = norm_groups
 
 
-def _wrap_bf16(optimizer: Any, judge: Judge) -> None:
+def _wrap_bf16(optimizer: BF16_Optimizer, judge: Judge) -> None:
     inner = optimizer.get_grads_for_norm
 
     def gradients(for_clipping: bool = False) -> Any:
@@ -84,21 +84,21 @@ def _wrap_bf16(optimizer: Any, judge: Judge) -> None:
     optimizer.get_grads_for_norm = gradients
 
 
-def overlap_stages_1_and_2(optimizer: Any) -> None:
+def overlap_stages_1_and_2(optimizer: DeepSpeedZeroOptimizer) -> None:
     """The optimizer reads its switch when gradients arrive; in a pipeline DeepSpeed refuses to turn it on."""
     optimizer.overlap_comm = True
     optimizer.average_tensor = partial(_average, optimizer, optimizer.average_tensor)
     optimizer.overlapping_partition_gradients_reduce_epilogue = partial(_finish, optimizer)
 
 
-def _average(optimizer: Any, average: Any, values: Tensor, communication_type: torch.dtype) -> None:
+def _average(optimizer: DeepSpeedZeroOptimizer, average: Any, values: Tensor, communication_type: torch.dtype) -> None:
     """The reduction of one bucket, or of one gradient that is larger: ZeRO 2 drops that as soon as this returns."""
     if values.is_cuda and values.numel() > optimizer.reduce_bucket_size:
         values.record_stream(optimizer.reduction_stream)
     average(values, communication_type)
 
 
-def _finish(optimizer: Any) -> None:
+def _finish(optimizer: DeepSpeedZeroOptimizer) -> None:
     """After a backward pass: the device waits for the last reductions where DeepSpeed lets the host wait."""
     optimizer.reduce_ipg_grads()
     if optimizer.reduction_stream is not None:
@@ -115,7 +115,7 @@ class PipelineReduction:
     before the backward pass of that micro-batch. Parameters whose `id` is `held` are reduced after it.
     """
 
-    def __init__(self, optimizer: Any, held: Collection[int]) -> None:
+    def __init__(self, optimizer: DeepSpeedZeroOptimizer, held: Collection[int]) -> None:
         self.optimizer, self.held, self.last = optimizer, held, False
         self._process = optimizer.process_gradients
         optimizer.process_gradients = self._written
@@ -139,7 +139,7 @@ class PipelineReduction:
         optimizer.overlapping_partition_gradients_reduce_epilogue()
 
 
-def overlap_stage_3(module: nn.Module, optimizer: Any) -> None:
+def overlap_stage_3(module: nn.Module, optimizer: DeepSpeedZeroOptimizer_Stage3) -> None:
     """DeepSpeed sums gradients and gathers weights on two streams: what computes waits for them, not the host."""
     reducing = optimizer.reduce_and_partition_stream
     gathering = optimizer.parameter_offload._DeepSpeedZeRoOffload__allgather_stream
@@ -153,13 +153,13 @@ def overlap_stage_3(module: nn.Module, optimizer: Any) -> None:
     module.register_forward_pre_hook(weights_are_written, prepend=True)
 
 
-def spare_stage_3_reads(optimizer: Any) -> None:
+def spare_stage_3_reads(optimizer: DeepSpeedZeroOptimizer_Stage3) -> None:
     """The norm without copies from the host, and weights that are kept whole gathered without a wait of the host."""
     optimizer._get_norm_groups = partial(_norm_groups, optimizer)
     optimizer._post_step = partial(_post_step, optimizer)
 
 
-def _norm_groups(optimizer: Any) -> list[Tensor]:
+def _norm_groups(optimizer: DeepSpeedZeroOptimizer_Stage3) -> list[Tensor]:
     """The norm of all gradients, reduced once; DeepSpeed reduces once for each group of parameters, in fp64."""
     owned = [
         gradient
@@ -173,7 +173,7 @@ def _norm_groups(optimizer: Any) -> list[Tensor]:
     return [square.sqrt()]
 
 
-def _post_step(optimizer: Any, _: Any) -> None:
+def _post_step(optimizer: DeepSpeedZeroOptimizer_Stage3, _: Any) -> None:
     kept = optimizer.persistent_parameters
     if kept:
         kept[0].all_gather_coalesced(kept).wait()
