@@ -124,8 +124,7 @@ def _find(word: str, text_key: str) -> Input:
             _check_name(name.as_posix())
         if not seen:
             raise DataError(f"{word}: no usable file in this folder; it needs {_USABLE}")
-        if others:
-            say(f"{word}: leaves out {amount(len(others), 'file')} of other kinds, such as {shown(str(others[0]))}")
+        _say_others(word, list(map(str, others)))
         return Input(path.resolve().name, tuple(_source(path / name, name.as_posix(), text_key) for name in seen))
     if not path.exists():
         raise DataError(f"{word}: no such file or folder; --input takes files, folders, hf:NAME or {EMBEDDED}")
@@ -174,17 +173,25 @@ def _check_name(name: str) -> None:
 
 
 def _find_remote(word: str, text_key: str) -> Input:
-    shown, found = without_secrets(word), remote.list_files(word)
+    address_shown, found = without_secrets(word), remote.list_files(word)
     if found is None:
-        raise DataError(f"{shown}: no such file or folder; look at the address")
+        raise DataError(f"{address_shown}: no such file or folder; look at the address")
+    seen = [one for one in found if not any(part.startswith(".") for part in one[1].split("/"))]
     files = tuple(
         SourceFile(address, name, *kind, size, changed, text_key)
-        for address, name, size, changed in found
-        if (kind := _kind(name)) and not any(part.startswith(".") for part in name.split("/"))
+        for address, name, size, changed in seen
+        if (kind := _kind(name))
     )
     if not files:
-        raise DataError(f"{shown}: no usable file there; it needs {_USABLE}")
-    return Input(shown.rstrip("/").rpartition("/")[2], files)
+        raise DataError(f"{address_shown}: no usable file there; it needs {_USABLE}")
+    _say_others(address_shown, [name for _, name, _, _ in seen if not _kind(name)])
+    return Input(address_shown.rstrip("/").rpartition("/")[2], files)
+
+
+def _say_others(folder: str, names: Sequence[str]) -> None:
+    """Says which files of a folder are not read, where there are any."""
+    if names:
+        say(f"{folder}: leaves out {amount(len(names), 'file')} of other kinds, such as {shown(names[0])}")
 
 
 def _kind(name: str) -> tuple[str, str] | None:
