@@ -3,6 +3,7 @@ files of their own; the others are here, a line per key."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -76,9 +77,13 @@ class DataConfig:
     def problems(self) -> Iterator[str]:
         if not self.path:
             yield "data.path is empty; name a folder made by `gpt1-ds data build`"
+        whole = sum(source.weight for source in self.path)
         for source in self.path:
-            if not source.weight > 0:
-                yield f"data.path: weight={source.weight} of {source.path} must be above 0; or leave the source out"
+            which = f"data.path: weight={source.weight} of {source.path}"
+            if not 0 < source.weight < math.inf:
+                yield f"{which} must be a finite number above 0; or leave the source out"
+            elif source.weight < 1e-6 * whole:  # the order of a run rounds weights to about this (data/windows.py)
+                yield f"{which} is less than a millionth of all weights: a run may never read it; leave the source out"
         if self.unique_tokens is not None and self.unique_tokens < 1:
             yield f"data.unique_tokens={self.unique_tokens} must be at least 1; leave it out to use all"
         if self.unique_tokens is not None and self.offsets == "epoch":

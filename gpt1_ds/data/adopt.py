@@ -37,7 +37,8 @@ def adopt(
 
     Every token is read once. The shards of `out` are symbolic links to the pairs, which stay where they are, or with
     `copy` copies. Documents of several sequences keep them as sentences. Raises DataError for files that do not fit one
-    another, ids that the tokenizer lacks, and documents that do not end with its `<eod>`.
+    another, ids that the tokenizer lacks, documents that do not end with its `<eod>`, and held-out text that is also
+    trained on.
     """
     out, tokenizer = Path(out), load_tokenizer(tokenizer_folder)
     pairs = {TRAIN: [_prefix(one) for one in train], VALIDATION: [_prefix(one) for one in validation]}
@@ -58,6 +59,7 @@ def adopt(
                     folder, name, prefixes, tokenizer, copy, lambda done: show(done, total=total)
                 )
                 dtypes |= splits[name].pop("dtypes")
+        _check_apart(pairs, splits)
         if len(dtypes) > 1:
             raise DataError(f"{pairs[TRAIN][0]}: the pairs hold {' and '.join(sorted(dtypes))} ids; adopt them apart")
         (dtype,) = dtypes
@@ -107,6 +109,17 @@ def _adopt_split(
         entry["dtypes"].add(shard.dtype.name)
         show(number + 1)
     return entry
+
+
+def _check_apart(pairs: dict[str, list[Path]], splits: dict[str, Any]) -> None:
+    """Raises DataError for a pair of which the tokens are among the held-out ones, whatever its name."""
+    if VALIDATION in splits:
+        held_out = {shard["bin_sha256"] for shard in splits[VALIDATION]["shards"]}
+        DataError.raise_all(
+            f"{prefix}: the same tokens are held out by --validation; leave the pair out of one of the two"
+            for prefix, shard in zip(pairs[TRAIN], splits[TRAIN]["shards"], strict=True)
+            if shard["tokens"] and shard["bin_sha256"] in held_out
+        )
 
 
 def _opened(prefix: Path) -> Shard:

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
 from gpt1_ds.data.reading import say_left_out
-from gpt1_ds.data.segments import TEXT_KEY, Input, Unit
+from gpt1_ds.data.segments import TEXT_KEY, Input, SourceFile, Unit
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import token_dtype
 from gpt1_ds.data.split import (
@@ -98,7 +98,8 @@ def build(
     tokens are the same. `text_key` is the key of a JSON line, or the column of a table, with the text. A build that was
     interrupted continues; a finished one with the same inputs and options is left as it is. `show` is told the bytes of
     input done (a compressed file counts as it lies on the disk, python-docs 0) and the tokens so far. Raises DataError
-    for unusable inputs, for a finished `out` of other inputs, and when there is too little text.
+    for unusable inputs, for a file that is named twice where text is held out, for a finished `out` of other inputs,
+    and when there is too little text.
     """
     if not 0 <= validation < 1:
         raise DataError(f"--validation={validation} must be in [0, 1)")
@@ -112,6 +113,8 @@ def build(
     if any(Path(one).resolve() == out.resolve() for one in inputs):
         raise DataError(f"--out={out} is the --input itself; choose another --out")
     found = find_inputs(inputs, text_key)
+    if validation:
+        _check_named_once(found)
     tokenizer = load_tokenizer(tokenizer_folder)
     options = Options(validation, unwrap, unit_bytes, shard_tokens, split_sentences, text_key)
     job = _Build(found, tokenizer, tokenizer_folder, out, options)
@@ -277,6 +280,18 @@ class _Build:
             ],
             "splits": splits,
         }
+
+
+def _check_named_once(inputs: Sequence[Input]) -> None:
+    """Raises DataError for a file that several names lead to: a document of it may be held out in one place only."""
+    seen: set[SourceFile] = set()
+    for file in (replace(file, name="") for one in inputs for file in one.files):
+        if file in seen:
+            raise DataError(
+                f"{file}: --input leads to it twice, and what is held out must not be trained on, too; name it once, "
+                "or use --validation 0"
+            )
+        seen.add(file)
 
 
 def _asked(key: str, value: Any) -> str:

@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.log import say
 from gpt1_ds.common.remote import without_secrets
+from gpt1_ds.common.text import amount, shown
 from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data import hub_datasets, remote, tables
 from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit
@@ -117,11 +119,12 @@ def _find(word: str, text_key: str) -> Input:
     if path.is_dir() and tables.is_saved(path):
         return tables.find(path, text_key)
     if path.is_dir():
-        seen = sorted(_files_below(path))
+        seen, others = _files_below(path)
         for name in seen:
             _check_name(name.as_posix())
         if not seen:
             raise DataError(f"{word}: no usable file in this folder; it needs {_USABLE}")
+        _say_others(word, list(map(str, others)))
         return Input(path.resolve().name, tuple(_source(path / name, name.as_posix(), text_key) for name in seen))
     if not path.exists():
         raise DataError(f"{word}: no such file or folder; --input takes files, folders, hf:NAME or {EMBEDDED}")
@@ -130,24 +133,37 @@ def _find(word: str, text_key: str) -> Input:
     return Input(path.name, (_source(path, path.name, text_key),))
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yields the path within `folder` of each file of a known kind, hidden ones apart.
+def _files_below(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Returns the paths within `folder` of the files of a known kind, and of the others, hidden ones apart. A folder
+    that is linked from elsewhere is read, too, and none is read twice.
 
-    Raises DataError for a link of that name to nothing, and for a folder that may not be read.
+    Raises DataError for a link of a known kind's name to nothing, and for a folder that may not be read.
     """
+    root = folder.resolve()
+    usable: list[Path] = []
+    others: list[Path] = []
+    read = {root}
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, PermissionError):
             raise error
         raise DataError(f"{error.filename}: permission denied; make this folder readable, or move it away") from None
 
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(place, name) for name in names if _kind(name) and not name.startswith(".")):
+    def is_new(path: Path) -> bool:
+        target = path.resolve()
+        if target in read or (path.is_symlink() and target.is_relative_to(root)):  # then it is read where it lies
+            return False
+        read.add(target)
+        return True
+
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".") and is_new(Path(place, name))]
+        for path in (Path(place, name) for name in names if not name.startswith(".")):
             if path.is_file():
-                yield path.relative_to(folder)
-            elif path.is_symlink() and not path.exists():
+                (usable if _kind(path.name) else others).append(path.relative_to(folder))
+            elif _kind(path.name) and path.is_symlink() and not path.exists():
                 raise DataError(f"{path}: a link to a file that is not there; mend it, or remove it")
+    return sorted(usable), sorted(others)
 
 
 def _check_name(name: str) -> None:
@@ -157,17 +173,25 @@ def _check_name(name: str) -> None:
 
 
 def _find_remote(word: str, text_key: str) -> Input:
-    shown, found = without_secrets(word), remote.list_files(word)
+    address_shown, found = without_secrets(word), remote.list_files(word)
     if found is None:
-        raise DataError(f"{shown}: no such file or folder; look at the address")
+        raise DataError(f"{address_shown}: no such file or folder; look at the address")
+    seen = [one for one in found if not any(part.startswith(".") for part in one[1].split("/"))]
     files = tuple(
         SourceFile(address, name, *kind, size, changed, text_key)
-        for address, name, size, changed in found
-        if (kind := _kind(name)) and not any(part.startswith(".") for part in name.split("/"))
+        for address, name, size, changed in seen
+        if (kind := _kind(name))
     )
     if not files:
-        raise DataError(f"{shown}: no usable file there; it needs {_USABLE}")
-    return Input(shown.rstrip("/").rpartition("/")[2], files)
+        raise DataError(f"{address_shown}: no usable file there; it needs {_USABLE}")
+    _say_others(address_shown, [name for _, name, _, _ in seen if not _kind(name)])
+    return Input(address_shown.rstrip("/").rpartition("/")[2], files)
+
+
+def _say_others(folder: str, names: Sequence[str]) -> None:
+    """Says which files of a folder are not read, where there are any."""
+    if names:
+        say(f"{folder}: leaves out {amount(len(names), 'file')} of other kinds, such as {shown(names[0])}")
 
 
 def _kind(name: str) -> tuple[str, str] | None:

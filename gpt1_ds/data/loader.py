@@ -95,9 +95,14 @@ class TrainingData:
             self.orders.append(WindowOrder(windows, used, data_hash, seed, moving))
 
     @property
+    def rows_per_pass(self) -> list[int]:
+        """Returns the rows of a pass over each source."""
+        return [order.used for order in self.orders]
+
+    @property
     def tokens_per_epoch(self) -> int:
         """Distinct training tokens of all sources together."""
-        return sum(order.used for order in self.orders) * self.context
+        return sum(self.rows_per_pass) * self.context
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
         """The rank's share of the batch of optimizer step `step` (1 is the first)."""

@@ -102,9 +102,14 @@ class SentenceTraining:
         return [text.stream for text in self.texts]
 
     @property
+    def rows_per_pass(self) -> list[int]:
+        """Returns the rows of a pass over each source."""
+        return [text.rows_per_pass for text in self.texts]
+
+    @property
     def tokens_per_epoch(self) -> int:
         """Positions of all rows of all sources, padding counted: as many as a run counts for them."""
-        return sum(text.rows_per_pass for text in self.texts) * self.context
+        return sum(self.rows_per_pass) * self.context
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
         """The rank's part of the batch of optimizer step `step` (1 is the first)."""

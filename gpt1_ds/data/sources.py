@@ -30,7 +30,7 @@ LEAST_CONTEXT = 5  # three special tokens, and one of each text
 
 @dataclass(frozen=True)
 class Data:
-    """The datasets of a run, opened; `held_out` is None where no source has a validation split."""
+    """The datasets of a run, opened; `held_out` is the validation split of the first source, None where it has none."""
 
     training: TrainingData | SentenceTraining
     held_out: HeldOutData | SentenceHeldOut | None
@@ -146,6 +146,24 @@ def row_note(config: Config, data: Data) -> str | None:
         f"data.text={config.data.text}: a row has {mean:.1f} of {context} tokens on average; "
         f"train.global_batch={round(batch * context / mean)} has the tokens of {batch} full rows"
     )
+
+
+def first_passes(config: Config, data: Data) -> list[tuple[str, int]]:
+    """Returns each source, and how many sequences of the run there are when it has been read once."""
+    whole = sum(source.weight for source in config.data.path)
+    rows = zip(config.data.path, data.training.rows_per_pass, strict=True)
+    return [(source.path, round(of_source * whole / source.weight)) for source, of_source in rows]
+
+
+def mixture_note(config: Config, data: Data, sequences: float) -> str | None:
+    """Returns how often a run of so many sequences reads each of several sources, and of which its held-out text is;
+    None for one source.
+    """
+    if len(config.data.path) == 1:
+        return None
+    passes = ", ".join(f"{sequences / once:.2f} times over {path}" for path, once in first_passes(config, data))
+    held_out = f"that of {config.data.path[0].path}" if data.held_out else "none: the first source has no such split"
+    return f"data.path: the run passes {passes}; the held-out text is {held_out}"
 
 
 def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int | None]:

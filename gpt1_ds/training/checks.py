@@ -27,7 +27,15 @@ from gpt1_ds.config import Config, load_recorded, world_problems
 from gpt1_ds.config.evaluations import HELD_OUT, KEY
 from gpt1_ds.config.validate import cpu_problems
 from gpt1_ds.data.dataset import Dataset
-from gpt1_ds.data.sources import Data, lacks_embedded_corpus, open_data, row_note, with_embedded_corpus
+from gpt1_ds.data.sources import (
+    Data,
+    first_passes,
+    lacks_embedded_corpus,
+    mixture_note,
+    open_data,
+    row_note,
+    with_embedded_corpus,
+)
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -74,11 +82,14 @@ class Start:
 
     def first_acts(self) -> list[str]:
         """What the run says before its first step, a line each: what it does with its folder, and of its first state,
-        its rows and its warm-up.
+        its rows, its sources and its warm-up.
         """
-        note = None if self.data is None else row_note(self.config, self.data)
+        notes: list[str | None] = []
+        if self.data is not None:
+            sequences = self.config.batch_sizes.before((self.steps or 0) + 1)
+            notes = [row_note(self.config, self.data), mixture_note(self.placed, self.data, sequences)]
         warmup = schedule.warmup_note(self.config.schedule, self.steps or 0)
-        return [line for line in (str(self.claim), self._first_note(), note, warmup) if line]
+        return [line for line in (str(self.claim), self._first_note(), *notes, warmup) if line]
 
     @cached_property
     def data(self) -> Data | None:
@@ -135,7 +146,8 @@ class Start:
             return finetuning_steps(train, batches_per_epoch(epoch_examples(task, groups), train.global_batch))
         if self.data is None:
             return None
-        return schedule.total_steps(train, self.config.data, self.config.row, self.data.training.tokens_per_epoch)
+        once, sources = self.data.training.tokens_per_epoch, first_passes(self.placed, self.data)
+        return schedule.total_steps(train, self.config.data, self.config.row, once, sources)
 
     @property
     def claim(self) -> Claim:

@@ -10,7 +10,7 @@ from typing import Any
 from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.common import log
 from gpt1_ds.config import Config, with_vocabulary
-from gpt1_ds.data.sources import Data, open_data, row_note
+from gpt1_ds.data.sources import Data, first_passes, mixture_note, open_data, row_note
 from gpt1_ds.data.verify import files_of, verify_share
 from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.base import Engine
@@ -41,7 +41,8 @@ class Pretraining(Workload):
         if 0 < measured < rows:
             self.held_out_part = f"{measured} of {rows} rows"
         self.batch_sizes, self.row_tokens = config.batch_sizes, config.row.fed
-        self.steps = schedule.total_steps(config.train, config.data, config.row, data.training.tokens_per_epoch)
+        once = data.training.tokens_per_epoch
+        self.steps = schedule.total_steps(config.train, config.data, config.row, once, first_passes(config, data))
         self.objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
         self.held_out_objective = pretraining_objective(config, data.tokenizer, data.data_hash)
         self.flops_per_token = training_flops_per_token(config, config.model.vocab_size or 0)
@@ -106,10 +107,13 @@ def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], 
         streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
         part = shared_disk.reading_part(groups, files_of(streams), run_folder(config).path)
         groups.agree(lambda: verify_share(streams, part, alive))
-    if groups.rank == 0 and (note := row_note(config, data)):
-        log.say(note)
     is_measured = config.train.evaluations or config.checkpoint.best
-    return (MeasuredPretraining if is_measured else Pretraining)(config, data, groups)
+    workload = (MeasuredPretraining if is_measured else Pretraining)(config, data, groups)
+    if groups.rank == 0:
+        sequences = config.batch_sizes.before(workload.steps + 1)
+        for note in filter(None, (row_note(config, data), mixture_note(config, data, sequences))):
+            log.say(note)
+    return workload
 
 
 def pretrain(config: Config) -> int:

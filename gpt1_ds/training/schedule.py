@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.text import amount
@@ -63,9 +64,16 @@ def warmup_note(schedule: ScheduleConfig, steps: int) -> str | None:
     )
 
 
-def total_steps(train: TrainConfig, data: DataConfig, row: RowLengths, tokens_per_epoch: int) -> int:
+def total_steps(
+    train: TrainConfig,
+    data: DataConfig,
+    row: RowLengths,
+    tokens_per_epoch: int,
+    first_passes: Sequence[tuple[str, int]] = (),
+) -> int:
     """Optimizer steps of the whole run. `train.tokens` are those that the model is fed with, epochs are of the text.
-    Raises ConfigError when the steps pass over the data more often than allowed.
+    Raises ConfigError when the steps pass more often than allowed over the data, or over one of several sources, of
+    which `first_passes` says the sequences of the run until each has been read once.
     """
     tokens_per_step, sizes = train.global_batch * row.text, train.batch_sizes(row.fed)  # of a full batch
     if train.steps is not None:
@@ -74,11 +82,13 @@ def total_steps(train: TrainConfig, data: DataConfig, row: RowLengths, tokens_pe
         steps = sizes.steps(train.tokens / (train.global_batch * row.fed))
     else:
         steps = sizes.steps((1.0 if train.epochs is None else train.epochs) * tokens_per_epoch / tokens_per_step)
-    in_epochs = tokens_per_epoch / tokens_per_step  # full batches of one; the last step may end in the next
-    if data.epochs_limit is not None and steps > sizes.steps(data.epochs_limit * in_epochs):
-        epochs = sizes.position(steps) * tokens_per_step / tokens_per_epoch
-        raise ConfigError(
-            f"data.epochs_limit={data.epochs_limit}: {steps} steps pass {epochs:.2f} times over the "
-            f"{tokens_per_epoch} training tokens; train shorter, add data or raise the limit"
-        )
+    passes = [(f"the {tokens_per_epoch} training tokens", tokens_per_epoch / tokens_per_step)]
+    if len(first_passes) > 1:
+        passes += [(f"{path}, for its weight", sequences / train.global_batch) for path, sequences in first_passes]
+    for what, batches in passes:  # full ones of an epoch; the last step may end in the next
+        if data.epochs_limit is not None and steps > sizes.steps(data.epochs_limit * batches):
+            raise ConfigError(
+                f"data.epochs_limit={data.epochs_limit}: {steps} steps pass {sizes.position(steps) / batches:.2f} "
+                f"times over {what}; train shorter, add data or raise the limit"
+            )
     return steps

@@ -17,6 +17,11 @@ REFUSED = [
         "train.global_batch=16 is not a multiple of train.micro_batch=3; use train.global_batch=18, or "
         "train.micro_batch=2",
     ),
+    (["data.path=[{path: a, weight: inf}, b]"], "data.path: weight=inf of a must be a finite number above 0"),
+    (
+        ["data.path=[{path: a, weight: 3000000}, b]"],
+        "data.path: weight=1.0 of b is less than a millionth of all weights: a run may never read it",
+    ),
     (["train.steps=0"], "train.steps=0 must be above 0"),
     (["schedule.kind=wsd", "schedule.warmup_fraction=0.9"], r"schedule.decay_fraction=0.2 are more than the whole run"),
     (

@@ -91,6 +91,15 @@ def test_a_link_whose_name_is_no_pairs(tokenizer: Tokenizer, tokenizer_folder: P
     assert adopt([tmp_path / "newest"], tokenizer_folder, tmp_path / "out").split("train").documents == 10
 
 
+def test_text_is_not_trained_on_and_held_out(tokenizer: Tokenizer, tokenizer_folder: Path, tmp_path: Path) -> None:
+    pair, other = (write_pair(tmp_path / name, ids_of(tokenizer, DOCUMENTS[20:30])) for name in ("pair", "copy"))
+    for held_out in (pair, f"{pair}.bin", other):
+        with pytest.raises(DataError, match="pair: the same tokens are held out by --validation; leave the pair out"):
+            adopt([pair], tokenizer_folder, tmp_path / "out", [held_out])
+    assert not (tmp_path / "out").exists()
+    assert adopt([pair, other], tokenizer_folder, tmp_path / "out").split("train").documents == 20
+
+
 def test_several_sequences_are_sentences(tokenizer: Tokenizer, tokenizer_folder: Path, tmp_path: Path) -> None:
     documents = [[tokenizer.encode("One.").tolist(), [*tokenizer.encode(" Two.").tolist(), tokenizer.eod_id]]] * 3
     dataset = adopt([write_pair(tmp_path / "a", documents)], tokenizer_folder, tmp_path / "out")

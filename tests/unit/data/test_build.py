@@ -179,6 +179,21 @@ def test_progress_ends_at_the_total(corpus: Path, tokenizer_folder: Path, tmp_pa
     assert seen[-1] == (size, f"{count(tokens)} tokens", size)
 
 
+def test_a_file_is_named_once_where_text_is_held_out(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    """Its documents are told apart by their place alone, so one would be held out here and trained on there."""
+    one = min(corpus.iterdir())
+    (tmp_path / "link.txt").symlink_to(one)
+    for again in (corpus, one, tmp_path / "link.txt"):
+        with pytest.raises(DataError, match=f"{one}: --input leads to it twice"):
+            build([one, again], tokenizer_folder, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+    single, double = (
+        build([one] * times, tokenizer_folder, tmp_path / f"out{times}", workers=1, validation=0).split("train")
+        for times in (1, 2)
+    )
+    assert double.tokens == 2 * single.tokens
+
+
 def test_a_finished_build_is_left_alone(
     corpus: Path, tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

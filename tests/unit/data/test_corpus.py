@@ -77,6 +77,28 @@ def test_what_cannot_be_read_in_a_folder_is_named(tmp_path: Path, monkeypatch: p
         find_inputs([folder])
 
 
+def test_a_linked_folder_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path, {"books/own/a.txt": b"x", "disk/b.txt": b"x", "disk/deep/c.jsonl": b"{}"})
+    for name, target in (
+        ("a_link", "disk"),
+        ("z_link", "disk"),
+        ("inside", "books/own"),
+        (".hidden", "disk"),
+        ("loop", "books"),
+    ):
+        (tmp_path / "books" / name).symlink_to(tmp_path / target)
+    (tmp_path / "disk" / "up").symlink_to(tmp_path)
+    (found,) = find_inputs([tmp_path / "books"])
+    assert [file.name for file in found.files] == ["a_link/b.txt", "a_link/deep/c.jsonl", "own/a.txt"]
+    assert not capsys.readouterr().err
+
+
+def test_what_a_folder_leaves_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path, {"a.txt": b"x", "more/b.json": b"{}", "c.txt.bz2": b"x", ".d.md": b"x"})
+    find_inputs([tmp_path])
+    assert f"{tmp_path}: leaves out 2 files of other kinds, such as c.txt.bz2\n" == capsys.readouterr().err
+
+
 def test_no_input() -> None:
     with pytest.raises(DataError, match="--input names nothing"):
         find_inputs([])

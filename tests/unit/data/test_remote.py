@@ -39,6 +39,15 @@ def test_remote_files_give_the_bytes_of_local_ones(tokenizer_folder: Path, tmp_p
     assert contents[0] == contents[1] == contents[2]
 
 
+def test_what_a_remote_folder_leaves_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    system = fsspec.filesystem("memory")
+    for name in ("a.txt", "more/b.json", ".git/c.md"):
+        system.pipe(f"/mixed/{name}", b"x")
+    (found,) = find_inputs(["memory://mixed"])
+    assert [file.name for file in found.files] == ["a.txt"]
+    assert capsys.readouterr().err == "memory://mixed: leaves out 1 file of other kinds, such as more/b.json\n"
+
+
 def test_a_remote_file_that_changes_is_noticed(tmp_path: Path) -> None:
     system = fsspec.filesystem("memory")
     system.pipe("/bucket/a.txt", b"one")

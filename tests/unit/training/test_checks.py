@@ -260,6 +260,22 @@ def test_a_warm_up_that_is_cut_is_said_first(world: dict[str, Path], capfd: pyte
     assert "schedule.warmup_steps=100 is more than the 4 steps of the run" in capfd.readouterr().out
 
 
+def test_what_a_run_reads_of_each_source_is_said_first(
+    world: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Equal weights read the two alike, whatever their sizes: one pass over all text is several over the smaller."""
+    one = world["data"]
+    words = [*TINY, f"data.path=[{{path: {one}, weight: 3}}, {one}]", "train.epochs=1"]
+    assert main(["pretrain", *words, "--dry-run"]) == 0
+    said = re.search(r"data\.path: the run passes ([\d.]+) times over .*, ([\d.]+) times .*", capfd.readouterr().out)
+    assert said
+    assert [float(said[1]), float(said[2])] == pytest.approx([1.5, 0.5], abs=0.02)
+    assert said[0].endswith(f"; the held-out text is that of {one}")
+    dry, run = refusals("pretrain", [*words, "data.epochs_limit=1"], capfd)
+    assert dry == run
+    assert f"times over {one}, for its weight" in dry[0]
+
+
 def test_what_a_run_takes_the_dry_run_takes(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     """Weights of a checkpoint give the model its shape; a folder of the same run continues."""
     words = [f"data.path={world['data']}", f"checkpoint.init_from={world['source']}"]

@@ -71,5 +71,11 @@ def test_length_in_steps_tokens_and_epochs() -> None:
     assert (steps(steps=7), steps(tokens=65), steps(epochs=2.0), steps()) == (7, 3, 63, math.ceil(1000 / 32))
     once = TrainConfig(global_batch=4, epochs=1.0)
     assert total_steps(once, DataConfig(epochs_limit=1.0), ROW, 1000) == 32, "its last step ends in the next epoch"
+    sources = [("wide", 250), ("narrow", 50)]  # sequences of the run until each has been read once
+    with pytest.raises(
+        ConfigError, match=r"limit=1.0: 32 steps pass 2.56 times over narrow, for its weight; train sho"
+    ):
+        total_steps(once, DataConfig(epochs_limit=1.0), ROW, 1000, sources)
+    assert total_steps(once, DataConfig(epochs_limit=2.56), ROW, 1000, sources) == 32
     with pytest.raises(ConfigError, match=r"data.epochs_limit=1.5: 63 steps pass 2.02 times"):
         total_steps(TrainConfig(global_batch=4, epochs=2.0), DataConfig(epochs_limit=1.5), ROW, 1000)
