@@ -64,7 +64,8 @@ class Trainer:
         result = self.engine.step(batch.micro_batches, self._learning_rate(step))
         problem = self.spike_policy.problem(result)
         self.beat("agreement")
-        decision = self.requests.agree(batch.fingerprint, self.saver.is_written, problem is not None)
+        ahead = self.evaluator.seconds if self.evaluator.is_due(step) else 0.0
+        decision = self.requests.agree(batch.fingerprint, self.saver.is_written, problem is not None, ahead)
         if decision.bad and self.spike_policy.answer(step, problem):
             self.roll_back(step)
             return None
