@@ -118,8 +118,8 @@ class Trainer:
             log.say(f"back to step {self.state.step}; batch {offending} is skipped")
 
     def rewind(self) -> None:
-        """Drop the metrics of steps that will be repeated. A run that hands over saves and ends at once, because its job
-        may be killed soon, and its successor with it: the evaluation that was due comes now.
+        """Drop the metrics of steps that will be repeated. A run that hands over saves and ends at once, because its
+        job may be killed soon, and then no other would follow: the evaluation that was due comes now.
         """
         self.log.rewind(self.state)
         if self.state.evaluated < self.state.step and self.evaluator.is_due(self.state.step):

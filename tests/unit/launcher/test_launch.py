@@ -55,7 +55,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.parametrize(("step", "ranks"), [("0", 4), ("4294967290", 1), ("", 1)])
 def test_the_shell_of_an_allocation_is_no_step_of_ranks(step: str, ranks: int, environment: pytest.MonkeyPatch) -> None:
-    """`salloc -n 4` gives its shell a step of SLURM's own (use_interactive_step), with the number of the job's tasks."""
+    """`salloc -n 4` gives its shell a step of SLURM's own (use_interactive_step), with the number of its tasks."""
     environment.setenv("SLURM_STEP_ID", step)
     for name, value in (("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")):
         environment.setenv(name, value)
