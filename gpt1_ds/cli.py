@@ -113,7 +113,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             return EXIT_USAGE
         command: Callable[[argparse.Namespace], int] = options.command
         code = command(options)
-        if code == EXIT_CONTINUE:
+        if code == EXIT_CONTINUE and arguments[0] != "slurm":  # the steps of a job, which continues by itself
             say(f"to continue: {_command_line(arguments)}")
         return code
     except LaunchError as error:

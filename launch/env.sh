@@ -1,10 +1,8 @@
-# Sourced by the batch scripts: how the program is started inside an allocation. job.sh beside it, if there is one, holds
-# what `gpt1-ds slurm submit` was told.
+# Sourced by the batch scripts: how the program starts in an allocation. job.sh beside it holds what `slurm submit` was told.
 # shellcheck shell=bash disable=SC2034
 set -euo pipefail
 
-prefix=() step_options=() options=()
-python=(python)
+prefix=() step_options=() options=() python=(python)
 ranks_per_node=${SLURM_GPUS_ON_NODE:-1} launcher=torchrun
 continuation=requeue # of a script that was given to sbatch by hand, because only SLURM knows its options
 max_tries=100 pause=60 poor_tries=3 restarts=20 warning=300 spare_nodes=0 health_check=0 stage_to='' mails=''
@@ -16,6 +14,7 @@ set +eu # modules and conda read variables that nobody set, and their own comman
 # shellcheck source=/dev/null
 [ ! -e "${BASH_SOURCE[0]%/*}/job.sh" ] || . "${BASH_SOURCE[0]%/*}/job.sh"
 set -eu
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE # of the shell that submitted: with them every task trains alone, as rank 0 of 1
 program=("${prefix[@]}" "${python[@]}" -P -m gpt1_ds) # -P: no file of the current folder stands in for a library
 node=(slurm node --ranks "$ranks_per_node" --launcher "$launcher") # what starts ranks on each node
 
@@ -29,6 +28,7 @@ every_node() { # WORD...: the program, one task per node that ranks are on (or o
 }
 
 given_address=${MASTER_ADDR:-} given_port=${MASTER_PORT:-}
+case $given_address in localhost | 127.* | ::1) [ "${SLURM_NNODES:-1}" = 1 ] || given_address='' ;; esac # each node's own
 meet() { # [RESTART]: where ranks find each other: only scontrol knows, and containers do not have it. After a restart it
   # is another port: on the old one ranks may still live, or sockets wait for their end
   local host

@@ -45,6 +45,7 @@ _STARTED: list[Any] = []  # ranks that this process started, from any thread, an
 # What nearly every rank imports: the fork server does it once, where each rank took a second of its core. By name,
 # because nothing here may depend on them.
 _PRELOADED = ["gpt1_ds.launcher.preload", "gpt1_ds.training.pretraining", "gpt1_ds.training.finetuning"]
+SHELL_STEPS = 0xFFFFFFF0  # SLURM's numbers of steps from here on are its own: a job's shell has the tasks of the job
 GRACE_SECONDS = 3.0  # between asking surviving ranks to end and ending them
 _PEER_LOST = (
     "Connection closed by peer",
@@ -66,13 +67,21 @@ class Failure:
 
 
 def world(nproc: int | None) -> int:
-    """Ranks of this program: `--nproc`, else the launcher's, else one. Raises LaunchError for fewer than one."""
+    """Ranks of this program: `--nproc`, else the launcher's, else one. Raises LaunchError for fewer than one, and where
+    this is none of them.
+    """
     if nproc is not None:
         if nproc < 1:
             raise LaunchError(f"--nproc={nproc}: at least 1 rank is needed")
         return nproc
     _adopt_slurm_step()
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    rank, ranks = (os.environ.get(name) or default for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    if not (rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks)):
+        raise LaunchError(
+            f"RANK={rank}, WORLD_SIZE={ranks}: there is no such rank; a launcher sets both, and where there is none: "
+            "unset RANK WORLD_SIZE LOCAL_RANK"
+        )
+    return int(ranks)
 
 
 def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
@@ -86,7 +95,7 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _be_killed_with_parent()  # torchrun's agent: without it nobody would end this rank
     libraries.load()
-    rank = int(os.environ.get("RANK", "0"))
+    rank = int(os.environ.get("RANK") or "0")
     try:
         return int(_resolve(target)(*arguments))
     except (UserError, TrainingError) as error:
@@ -102,8 +111,9 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
 
 
 def _adopt_slurm_step() -> None:
-    """Inside an srun step (not in a bare batch shell) SLURM's own variables say who this rank is."""
-    if "RANK" not in os.environ and os.environ.get("SLURM_STEP_ID", "").isdigit():
+    """Inside an srun step (not in a bare batch shell, nor in salloc's) SLURM's own variables say who this rank is."""
+    step = os.environ.get("SLURM_STEP_ID", "")
+    if "RANK" not in os.environ and step.isdecimal() and int(step) < SHELL_STEPS:
         names = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
         os.environ.update({ours: os.environ[theirs] for ours, theirs in names.items() if theirs in os.environ})
 

@@ -141,6 +141,7 @@ class Evaluator:
 
     def __init__(self, workload: Workload, engine: Engine, run_dir: RunDir, saver: Saver, log: Log) -> None:
         self.workload, self.engine, self.run_dir, self.saver, self.log = workload, engine, run_dir, saver, log
+        self.seconds = 0.0  # that the last evaluation took
 
     def is_due(self, step: int) -> bool:
         return self.workload.is_evaluation_due(step)
@@ -148,8 +149,10 @@ class Evaluator:
     def evaluate(self, state: TrainingState) -> TrainingState:
         """The state that knows of this evaluation. Raises TrainingError for a run that has diverged."""
         self.engine.progress("evaluation")
+        began = time.monotonic()
         with ends_alone(self.run_dir, self.engine.groups, state.step):
             records = self.workload.evaluate(self.engine, state.step, state.tokens)
+        self.seconds = time.monotonic() - began
         self.log(records)
         state = replace(state, evaluated=state.step)
         for record in records:

@@ -66,17 +66,17 @@ class Requests:
             again = "; Ctrl-C again ends it without saving" if log.is_terminal() else ""
             log.say_from_handler(f"asked to stop: the run saves after this step and ends{self.takes()}{again}")
 
-    def agree(self, fingerprint: int, written: bool, bad: bool) -> Decision:
+    def agree(self, fingerprint: int, written: bool, bad: bool, ahead: float = 0.0) -> Decision:
         """Called by all ranks after each step. `fingerprint`: this rank's part of the batch's; `written`: whether its
-        part of a save under way is on disk; `bad`: whether the step cannot be trusted. Raises TrainingError when the
-        run folder has gone.
+        part of a save under way is on disk; `bad`: whether the step cannot be trusted; `ahead`: seconds for which
+        nothing will be asked again. Raises TrainingError when the run folder has gone.
         """
         user = handover = save = profile = gone = False
         if self.groups.rank == 0:
             gone = _stamp(self.run_dir.checkpoints) == ()
             user, save, profile = map(self._is_asked, self.run_dir.requests)
             handover = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
-            handover |= time.time() >= self.deadline
+            handover |= time.time() + ahead >= self.deadline
         here = [fingerprint, user, handover or self._signalled, save, profile, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.groups.control_group)

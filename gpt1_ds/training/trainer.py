@@ -64,7 +64,8 @@ class Trainer:
         result = self.engine.step(batch.micro_batches, self._learning_rate(step))
         problem = self.spike_policy.problem(result)
         self.beat("agreement")
-        decision = self.requests.agree(batch.fingerprint, self.saver.is_written, problem is not None)
+        ahead = self.evaluator.seconds if self.evaluator.is_due(step) else 0.0
+        decision = self.requests.agree(batch.fingerprint, self.saver.is_written, problem is not None, ahead)
         if decision.bad and self.spike_policy.answer(step, problem):
             self.roll_back(step)
             return None
@@ -91,7 +92,7 @@ class Trainer:
         with self.log.clock.pause():
             if decision.stop:
                 self.saver.save(self.state, background=False)  # first: who asked may not wait for long
-            if self.evaluator.is_due(step):
+            if self.evaluator.is_due(step) and decision.stop != HANDOVER:  # the next start evaluates: see `rewind`
                 self.state = self.evaluator.evaluate(self.state)
             if decision.written:
                 self.saver.finish()
@@ -117,8 +118,8 @@ class Trainer:
             log.say(f"back to step {self.state.step}; batch {offending} is skipped")
 
     def rewind(self) -> None:
-        """Drop the metrics of steps that will be repeated. A run that was asked to stop saves before it evaluates, and
-        may have been killed then: that evaluation comes now.
+        """Drop the metrics of steps that will be repeated. A run that hands over saves and ends at once, because its
+        job may be killed soon, and then no other would follow: the evaluation that was due comes now.
         """
         self.log.rewind(self.state)
         if self.state.evaluated < self.state.step and self.evaluator.is_due(self.state.step):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ WORDS = ["pretrain", "-c", "my cluster.yaml", "data.path=data/it's", "--nproc", 
 QUOTED = """pretrain -c 'my cluster.yaml' 'data.path=data/it'"'"'s' --nproc 2"""
 
 
-def ended(code: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def ended(code: int, monkeypatch: pytest.MonkeyPatch, words: Sequence[str] = WORDS) -> int:
     monkeypatch.setattr(cli, "parse", lambda arguments: argparse.Namespace(command=lambda options: code))
-    return cli.main(WORDS)
+    return cli.main(words)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +49,11 @@ def test_a_run_to_be_continued_names_the_command(
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_others_do_not(code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(code, monkeypatch) == code
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_another_one_continues_tells_nobody_to_type_its_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(75, monkeypatch, ["slurm", "end", "runs/a", "--job", "7", "--status", "0"]) == 75
     assert capsys.readouterr().err == ""

@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.launcher import launch
 from tests.helpers.processes import wait_for
 
 AGENT = """import subprocess, sys
@@ -36,3 +39,34 @@ def test_a_rank_does_not_outlive_the_agent_of_torchrun(tmp_path: Path) -> None:
         agent.wait()
     rank.wait(timeout=10)
     assert not rank.is_running()
+
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Without a launcher; at its end without what a launcher's step told."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(("step", "ranks"), [("0", 4), ("4294967290", 1), ("", 1)])
+def test_the_shell_of_an_allocation_is_no_step_of_ranks(step: str, ranks: int, environment: pytest.MonkeyPatch) -> None:
+    """`salloc -n 4` gives its shell a step of SLURM's own (use_interactive_step), with the number of its tasks."""
+    environment.setenv("SLURM_STEP_ID", step)
+    for name, value in (("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")):
+        environment.setenv(name, value)
+    assert launch.world(None) == ranks
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [("3", "1"), ("1", None), ("x", "2"), ("0", "x"), ("0", "-1")])
+def test_variables_of_no_rank_are_refused(rank: str, ranks: str | None, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("RANK", rank)
+    if ranks is not None:
+        environment.setenv("WORLD_SIZE", ranks)
+    with pytest.raises(LaunchError, match=f"^RANK={rank}, WORLD_SIZE={ranks or 1}: .*unset RANK WORLD_SIZE LOCAL_RANK"):
+        launch.world(None)
+    assert launch.world(2) == 2, "--nproc starts its own"

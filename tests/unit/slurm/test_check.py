@@ -295,3 +295,23 @@ def test_ranks_of_a_large_job_meet_at_its_first_host(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "localhost0 10007\nlocalhost0 15006\n"), done.stderr
     done = subprocess.run(command, env={**environment, "MASTER_PORT": "29500"}, capture_output=True, text=True)
     assert done.stdout == "localhost0 29500\nlocalhost0 29500\n", "a port that a person chose stays"
+
+
+def test_who_a_rank_is_and_where_it_meets_others_no_submitting_shell_says(tmp_path: Path) -> None:
+    """SLURM hands a shell's variables down to its jobs: with RANK=0 and WORLD_SIZE=1 each task trained a run alone."""
+    for name, says in (("scontrol", "printf 'here\\nthere\\n'"), ("getent", ":")):
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{says}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    say = 'echo "$MASTER_ADDR ${RANK-} ${WORLD_SIZE-} ${LOCAL_RANK-} ${LOCAL_WORLD_SIZE-}"'
+    command = ["bash", "-c", f". {shipped('launch') / 'env.sh'}; meet; {say}"]
+    for given, nodes, address in (
+        ("localhost", "2", "here"),
+        ("127.0.0.1", "2", "here"),
+        ("localhost", "1", "localhost"),
+        ("10.0.0.1", "2", "10.0.0.1"),
+    ):
+        told = {**environment, "SLURM_JOB_NODELIST": "here,there", "SLURM_NNODES": nodes, "MASTER_ADDR": given}
+        done = subprocess.run(command, env=told, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.split()) == (0, [address]), done.stderr

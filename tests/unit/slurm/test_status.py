@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.slurm.status import describe, jobs, note_submission
 from gpt1_ds.slurm.submit import call, next_place
@@ -57,3 +57,9 @@ def test_a_submission_never_takes_the_place_of_another(run_dir: RunDir) -> None:
     for name in ("submission-2", "submission-9", "submission-x"):
         (run_dir.slurm / name).mkdir()
     assert next_place(run_dir.slurm).name == "submission-10"
+
+
+def test_a_folder_that_is_no_runs_has_no_state(tmp_path: Path) -> None:
+    """It said "no step yet" of the folder above the runs, as of a run that waits."""
+    with pytest.raises(ConfigError, match="is no run folder; name one, like runs/NAME"):
+        list(describe(RunDir(tmp_path)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import torch.distributed as dist
 
 from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.rundir import RunDir
@@ -77,3 +79,16 @@ def test_how_long_a_save_takes() -> None:
     )
     assert time_of_a_save(cast(Saver, SimpleNamespace(seconds=75.0)), config) == " (the last save took 1 min 15 s)"
     assert time_of_a_save(cast(Saver, SimpleNamespace(seconds=None)), config) == " (about 10.7 MiB are written)"
+
+
+@pytest.mark.parametrize(("ahead", "stop"), [(0.0, None), (60.0, None), (600.0, "handover")])
+def test_an_evaluation_that_would_outlast_the_job_is_not_begun(
+    ahead: float, stop: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked while it lasts: the job was killed at its time limit, and no other followed."""
+    monkeypatch.setenv("GPT1_DS_DEADLINE", str(time.time() + 300))
+    monkeypatch.setattr(dist, "all_reduce", lambda votes, group: None)
+    (tmp_path / "checkpoints").mkdir()
+    groups = SimpleNamespace(rank=0, world=1, control_group=None)
+    kept = Requests(RunDir(tmp_path), cast(ProcessGroups, groups))
+    assert kept.agree(7, True, False, ahead).stop == stop

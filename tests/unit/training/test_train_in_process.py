@@ -92,6 +92,37 @@ def test_a_signal_saves_and_stops_and_is_told(number: signal.Signals, tiny_data:
     assert not (tmp_path / "runs" / "long" / "DONE").exists()
 
 
+def interrupted_where_an_evaluation_is_due(data: str, folder: str) -> tuple[int, list[int], list[int]]:
+    """The last step of a run that evaluates after every step and gets a signal, the steps that it had evaluated then,
+    and those that it had evaluated when it was done.
+    """
+    keys = {**TINY, "train.eval_every": 1, "train.log_every": 1}
+    place, own = Path(folder) / "runs" / "long" / "metrics.jsonl", {"name": "long", "dir": f"{folder}/runs"}
+
+    def press() -> None:
+        while not place.exists() or place.read_text().count("\n") < 6:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def evaluated() -> list[int]:
+        metrics = gpt1_ds.read_metrics(run)
+        return [int(step) for step in metrics[metrics.kind == "eval"].step]
+
+    threading.Thread(target=press).start()
+    run = gpt1_ds.train({**keys, "train.steps": 100_000}, run=own, data={"path": data})
+    before = evaluated()
+    gpt1_ds.train({**keys, "train.steps": run.step + 1}, run=own, data={"path": data})
+    return run.step, before, evaluated()
+
+
+def test_a_run_that_hands_over_does_not_evaluate_before_it_ends(tiny_data: Path, tmp_path: Path) -> None:
+    """An evaluation longer than slurm.warning was killed at the time limit, and no job followed."""
+    target = f"{__name__}:interrupted_where_an_evaluation_is_due"
+    ((last, before, after),) = launch.run(target, (str(tiny_data), str(tmp_path)), 1)
+    assert before == list(range(1, last))
+    assert after == [*before, last, last + 1]
+
+
 def test_runs_follow_one_another_in_a_process(tiny_data: Path, tmp_path: Path) -> None:
     ((first, second, longer, tuned, told),) = launch.run(f"{__name__}:session", (str(tiny_data), str(tmp_path)), 1)
     assert (first, second, longer, tuned) == (Path("runs/a"), Path("runs/b"), Path("runs/a"), Path("runs/tuned"))
