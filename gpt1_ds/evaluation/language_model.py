@@ -20,6 +20,7 @@ from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.predict import Prediction, Predictor
 from gpt1_ds.evaluation.probes import frame_of, log_likelihoods
 from gpt1_ds.evaluation.sampling import Sampling, SamplingArguments
+from gpt1_ds.tasks.formats import unusable
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.rows import BadRowError
 
@@ -206,6 +207,7 @@ def _texts(name: str, given: str | Texts) -> list[str]:
     ArgumentError.raise_all(
         f"{name}={one!r:.60} is no text; give a str, or a list of them" for one in found if not isinstance(one, str)
     )
+    ArgumentError.raise_all(f"{name}={one!r:.60} {problem}" for one in found if (problem := unusable(one)))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal, TypedDict, get_args
 
 from gpt1_ds.common.errors import ArgumentError
@@ -60,7 +61,18 @@ class Sampling:
     early_end: bool = False
 
     def __post_init__(self) -> None:
+        ArgumentError.raise_all(self._of_kinds())
         ArgumentError.raise_all([*self._of_draws(), *self._of_beams()])
+
+    def _of_kinds(self) -> Iterator[str]:
+        """What Python lets pass and the command line does not."""
+        for key in ("tokens", "top_k", "seed", "min_tokens", "beams"):
+            value = getattr(self, key)
+            if not isinstance(value, Integral) and (value is not None or key != "tokens"):
+                yield f"{key}={value!r:.60} must be a whole number"
+        for key in ("temperature", "top_p", "repetition_penalty", "length_alpha"):
+            if not isinstance(getattr(self, key), Real):
+                yield f"{key}={getattr(self, key)!r:.60} must be a number"
 
     def _of_draws(self) -> Iterator[str]:
         if self.tokens is not None and self.tokens < 1:

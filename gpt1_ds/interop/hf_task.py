@@ -269,6 +269,8 @@ def read_classifier(
     choice = of_tokens is None and _is_choice(settings, family)
     if settings.values.get("problem_type") == "multi_label_classification":
         raise CheckpointError(f"{settings.path}: problem_type multi_label_classification: a text has one class here")
+    if settings.values.get("problem_type") == "regression" and outputs > 1 and of_tokens is None:
+        raise CheckpointError(f"{settings.path}: problem_type regression: a text has one score here, not {outputs}")
     if name is None:
         raise CheckpointError(
             f"{source}: is a fine-tuned model; say what it reads: --task single (one text), pair (two), or the name of "

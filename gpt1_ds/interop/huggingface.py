@@ -211,6 +211,8 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     tuned = None
     if task != hf_task.NONE:
         tuned = read_classifier(settings, family, model, head[0] if head else None, task, limit)
+    if tuned is not None and not tuned.task.reads_tokens:  # of tokens nothing is cut
+        _check_side(source)
     parts = present_parts(family, model, shapes, tuned.head if tuned else None)
     _check(source, wanted, family, parts, facts)
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
@@ -244,6 +246,16 @@ def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, 
         return tokenizer_json.around(tokenizer, given.contents)
     first, last = given.special_ids.cls, given.special_ids.separator
     return ((), ()) if first is None or last is None else ((first,), (last,))
+
+
+def _check_side(source: Path) -> None:
+    """Raises CheckpointError for a classifier whose long texts lose their beginnings."""
+    if not (source / "tokenizer_config.json").exists():
+        return
+    path = external.inside(source, "tokenizer_config.json")
+    side = external.read_object(path).get("truncation_side", "right")
+    if side != "right":
+        raise CheckpointError(f"{path}: truncation_side {side!r:.40}: texts are cut on the right here")
 
 
 def _length_limit(source: Path, model: ModelConfig) -> int | None:

@@ -40,7 +40,7 @@ def read_submission(file: Path) -> dict[str, str]:
     try:
         if file.suffix == ".json":
             return dict(json.loads(file.read_text()))
-        lines = file.read_text().splitlines()[1:]
+        lines = file.read_text().removesuffix("\n").split("\n")[1:]  # an id may hold other ends of lines, like U+2028
         return dict(line.rsplit("\t", 1) for line in lines)
     except ValueError:
         raise DataError(f"{file}: damaged; remove the run's folder, and its study makes it again") from None

@@ -157,6 +157,8 @@ class RowReader:
 
     def _answer(self, value: Any, name: str, needs_label: bool) -> tuple[str | None, float | None]:
         """(label, score); both None for what has none."""
+        if isinstance(value, (list, dict)):
+            raise BadRowError(f"{name} is a list or an object; a text has one label here")
         text = "" if is_missing(value) else str(value).strip()
         if text in self._spec.no_label or (not needs_label and not text):
             return None, None

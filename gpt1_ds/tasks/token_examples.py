@@ -127,11 +127,11 @@ def _words(values: Mapping[str, Any], name: str) -> list[str]:
     words = told.split() if isinstance(told, str) else told
     if not isinstance(words, list) or not words:
         raise BadRowError(f"{name} is no list of words")
-    words = [str(word).strip() for word in words]
-    if problem := next(filter(None, map(unusable, words)), ""):
-        raise BadRowError(f"{name} {problem}")
-    if not all(words) or any(mark in word for word in words for mark in "\t\n\r"):
-        raise BadRowError(f"{name} has a word that is empty or holds a tab or a line end")
+    if any(map(is_missing, words)):
+        raise BadRowError(f"{name} has a word that is empty or missing")
+    words = [text_of({name: word}, name) for word in words]
+    if any(mark in word for word in words for mark in "\t\n\r"):
+        raise BadRowError(f"{name} has a word that holds a tab or a line end")
     return words
 
 

@@ -15,6 +15,7 @@ Shapes: N examples, R rows of them, T tokens of a row, O outputs of a token.
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -133,11 +134,19 @@ class SpanRows(TokenRows):
             score, first, last = _best_span(begins_T, ends_T)
             if score > best[owner]:
                 best[owner] = score
-                start, stop = places_N2[owner] = places_T2[first, 0], places_T2[last, 1]
-                found[owner] = self.examples[owner].texts[1][start:stop]
+                context = self.examples[owner].texts[1]
+                start, stop = places_N2[owner] = places_T2[first, 0], _with_marks(context, int(places_T2[last, 1]))
+                found[owner] = context[start:stop]
         there = np.isfinite(best)
         gaps[there] = null[there] - best[there]
         return Answered(objects(found), gaps, places_N2)
+
+
+def _with_marks(text: str, stop: int) -> int:
+    """Returns where the last letter before `stop` ends with its accents, of which some tokenizers leave nothing."""
+    while stop < len(text) and unicodedata.category(text[stop])[0] == "M":
+        stop += 1
+    return stop
 
 
 def _best_span(begins_T: NDArray[np.float64], ends_T: NDArray[np.float64]) -> tuple[float, int, int]:

@@ -133,6 +133,7 @@ def test_it_is_evaluated(tokenizers: dict[str, Path], tmp_path: Path) -> None:
         ("stsb", {}, "its head is for 2 outputs, --task stsb is a regression; name another task"),
         ("copa", {}, "its head is for 2 outputs, --task copa is a choice; name another task"),
         ("pair", {"problem_type": "multi_label_classification"}, "a text has one class here"),
+        ("pair", {"problem_type": "regression"}, "a text has one score here, not 2"),
         ("pair", {"id2label": {"0": "a"}}, r"id2label .* does not name the 2 outputs of the head"),
         ("pair", {"id2label": {"0": "a", "1": "a"}}, "names are lines of text, each another one"),
         ("pair", {"id2label": {"0": "a", "1": ["b"]}}, "names are lines of text, each another one"),
@@ -150,6 +151,15 @@ def test_heads_that_are_not_imported(
         import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["bert"], task)
     assert len(caught.value.problems) == 1
     assert not (tmp_path / "ours").exists()
+
+
+def test_texts_that_lose_their_beginnings(tokenizers: dict[str, Path], tmp_path: Path) -> None:
+    """A classifier that cut its texts on the left is refused; a model without a head is none."""
+    make_theirs("Bert", tokenizers["bert"], tmp_path / "theirs")
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text('{"truncation_side": "left"}')
+    with pytest.raises(CheckpointError, match="truncation_side 'left': texts are cut on the right here"):
+        import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["bert"], "pair")
+    import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["bert"], "none")
 
 
 def test_gpts_read_symbols_that_other_programs_do_not_know(tokenizers: dict[str, Path], tmp_path: Path) -> None:

@@ -154,6 +154,8 @@ def test_where_a_model_is(models: Models) -> None:
         ("gpt1", lambda m: m.score("module " * 50), "scores 1 to 32 at a time"),
         ("gpt1", lambda m: m.generate("a", temperature=-1), "temperature=-1 must be 0 or more"),
         ("gpt1", lambda m: m.generate(["a", 3]), "text=3 is no text; give a str, or a list of them"),
+        ("gpt1", lambda m: m.generate(["a", "\ud800"]), "text='\\ud800' holds bytes that are not UTF-8"),
+        ("gpt1", lambda m: m.generate("a", top_k=1.5), "top_k=1.5 must be a whole number"),
         ("gpt1", lambda m: m.generate("a", top_p=2), "top_p=2 must be above 0 and at most 1"),
         ("gpt1", lambda m: m.embed("a", pooling="sum"), "pooling='sum' is not known; choose mean, max, cls or words"),
         ("gpt1", lambda m: m.embed("a", pooling="cls"), "pooling=cls: "),

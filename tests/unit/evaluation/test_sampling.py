@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import ArgumentError
@@ -22,6 +23,19 @@ def test_refused(key: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=f"^{key}={value} must") as told:
         Sampling(**{key: value})
     assert str(told.value.of_options()).startswith(f"--{key.replace('_', '-')}={value} must")
+
+
+@pytest.mark.parametrize("key", ["tokens", "top_k", "seed", "min_tokens", "beams", "temperature", "top_p"])
+@pytest.mark.parametrize("value", [1.5, 2.0, "2", [2]])
+def test_values_of_another_kind(key: str, value: Any) -> None:
+    """In Python they reach the model; a number that is no whole one draws nothing there."""
+    if key in ("temperature", "top_p") and isinstance(value, float):
+        return
+    with pytest.raises(ArgumentError) as told:
+        Sampling(**{key: value})
+    kind = "number" if key in ("temperature", "top_p") else "whole number"
+    assert told.value.problems == (f"{key}={value!r} must be a {kind}",)
+    assert Sampling(**{key: np.int64(1)}) == Sampling(**{key: 1})
 
 
 def test_one_mistake_is_one_line() -> None:

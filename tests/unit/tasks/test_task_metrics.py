@@ -153,6 +153,14 @@ def test_a_submission_of_scores(tmp_path: Path) -> None:
     assert path.read_text() == "index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n"
 
 
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Also ids with what str.splitlines takes for the end of a line."""
+    ids = ["a\u2028b", "a\x85b", "a\x0bb", "a\x0cb", "a\x1cb", "plain"]
+    numbers = np.array([0, 1, 0, 1, 0, 1])
+    path = write_submission(task(), made([None] * 6, ids=ids).ids, numbers, tmp_path)
+    assert read_submission(path) == dict(zip(ids, map(task().in_words, numbers.tolist()), strict=True))
+
+
 @pytest.mark.parametrize(("ids", "words"), [(["a", "a"], "the same id"), (["a\tb", "c"], "holds a tab")])
 def test_ids_that_no_submission_can_hold(ids: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):

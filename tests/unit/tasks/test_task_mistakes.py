@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from pathlib import Path
@@ -122,6 +123,19 @@ def test_the_number_of_choices_is_that_of_the_first_row(tmp_path: Path) -> None:
     found = refused(tmp_path, *words, train_jsonl=lines, dev_jsonl=lines[:36])
     assert found[0].endswith("line 2: 3 choices where 2 are expected")
     assert found[1].endswith("line 3: o is no list of choices")
+
+
+@pytest.mark.parametrize("label", [["joy"], ["joy", "anger"], [], {"0": "joy"}])
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_list_of_labels_is_no_class(kind: str, label: object, tmp_path: Path) -> None:
+    """Texts with several labels each: their lists would be classes with names like `['joy', 'anger']`."""
+    rows = [{"text": f"text {n}", "label": n} for n in range(2)]
+    good, line = "".join(json.dumps(row) + "\n" for row in rows), json.dumps({"text": "both", "label": label})
+    words = [*TABLE, f"task.kind={kind}"]
+    first, *_ = refused(tmp_path, *words, train_jsonl=good + line, dev_jsonl=good)
+    assert first == f"{tmp_path}/train.jsonl line 3: label is a list or an object; a text has one label here"
+    data = read(tmp_path, *words, "task.bad_rows=skip", train_jsonl=good + line, dev_jsonl=good)
+    assert data.task.labels == (("0", "1") if kind == "classification" else ())
 
 
 def test_scores_and_texts_that_are_none(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from gpt1_ds.tasks.formats import with_names
 from gpt1_ds.tasks.kinds import Span, Tagging
+from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.tasks.rows import BadRowError
 from tests.helpers.shared_data import shared_data
 from tests.helpers.tasks import read, refused, section
 
@@ -147,3 +149,20 @@ def test_real_files() -> None:
 def test_unknown_numbers_of_the_hub_are_no_tags() -> None:
     classes = {"tags": ["O", "B-x"], "label": ["no", "yes"]}
     assert with_names({"tags": [1, 0, -1], "label": -1}, classes) == {"tags": ["B-x", "O", -1], "label": -1}
+
+
+@pytest.mark.parametrize("word", [None, float("nan"), "", " ", ["a"], {"a": 1}, "a\tb"])
+@pytest.mark.parametrize("key", ["tokens", "tags"])
+def test_what_is_no_word_is_none(key: str, word: object, tmp_path: Path) -> None:
+    """Neither `None` nor `nan` becomes a word or a class, in training or where it is to be tagged."""
+    row = {"tokens": ["a", "b"], "tags": ["O", "B-x"]}
+    good, line = json.dumps(row), json.dumps({**row, key: ["a", word]})
+    first, *_ = refused(tmp_path, *TAGS, train_jsonl=f"{good}\n{line}", dev_jsonl=good)
+    assert f"train.jsonl line 2: {key} " in first
+    data = read(tmp_path, *TAGS, "task.bad_rows=skip", train_jsonl=f"{good}\n{line}", dev_jsonl=good)
+    assert data.task.labels == ("B-x", "O")
+    assert [one.texts for one in data.splits["train"]] == [("a", "b")]
+    if key == "tokens":
+        reader = LineReader(data.task, section(tmp_path, *TAGS), "jsonl")
+        with pytest.raises(BadRowError, match="tokens "):
+            reader.example(line.encode(), 1)

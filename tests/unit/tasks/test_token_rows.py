@@ -100,6 +100,21 @@ def test_text_is_cut_from_the_original(wordpiece_folder: Path) -> None:
     assert rows.answers([scores]).found.tolist() == ["ÉDOUARD-Manet's"]
 
 
+@pytest.mark.parametrize("name", ["cafe\u0301", "re\u0301sume\u0301", "e\u0301\u0323"])
+def test_an_answer_ends_with_the_accents_of_its_last_letter(name: str, wordpiece_folder: Path) -> None:
+    """Accents that are letters of their own: this tokenizer leaves nothing of them."""
+    context = f"The {name} was open. "
+    one = Example("q", ("What?", context), answers=((name, 4),))
+    rows = encode_spans(replace(SPAN, symbols="separator"), [one], load_tokenizer(wordpiece_folder), 64, 128)
+    scores = np.zeros((int(rows.lengths[0, 0]), 2), dtype=np.float32)
+    first, last = rows.spans[0]
+    scores[first, 0] = scores[last, 1] = 5
+    answered = rows.answers([scores])
+    assert answered.found.tolist() == [name]
+    assert answered.places is not None
+    assert answered.places.tolist() == [[4, 4 + len(name)]]
+
+
 def test_weights_of_a_batch_sum_to_one_over_what_is_known() -> None:
     rows = spans(question(answer("w1"), identity="a"), question(None, identity="b"))
     batch = build_batch(rows, np.array([0, 1, 4, -1]))
