@@ -55,13 +55,24 @@ def warmup_position(schedule: ScheduleConfig, steps: int, sizes: BatchSizes = UN
 
 
 def warmup_note(schedule: ScheduleConfig, steps: int) -> str | None:
-    """Returns what to say of a warm-up that is longer than the run, which is cut; None where it is not."""
-    if schedule.warmup_steps is None or schedule.warmup_steps <= steps or not steps:
+    """Returns what to say of a warm-up that is longer than the run, which is cut, or that wsd's decay cuts short; None
+    where nothing does.
+    """
+    warmup, decay = schedule.warmup_steps, round(schedule.decay_fraction * steps)
+    if warmup is None or not steps:
         return None
-    return (
-        f"schedule.warmup_steps={schedule.warmup_steps} is more than the {amount(steps, 'step')} of the run: the "
-        "learning rate rises until the end"
-    )
+    if warmup > steps:
+        return (
+            f"schedule.warmup_steps={warmup} is more than the {amount(steps, 'step')} of the run: the learning rate "
+            "rises until the end"
+        )
+    if schedule.kind == "wsd" and warmup > steps - decay:
+        return (
+            f"schedule.warmup_steps={warmup} reaches into the decay of the last {amount(decay, 'step')}: the learning "
+            "rate falls at once from its highest value to that of the decay; warm up for fewer, or use a smaller "
+            "schedule.decay_fraction"
+        )
+    return None
 
 
 def total_steps(

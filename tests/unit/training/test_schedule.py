@@ -61,6 +61,13 @@ def test_a_warm_up_that_is_cut_is_said() -> None:
     assert warmup_note(ScheduleConfig(), 40) is None
 
 
+def test_a_warm_up_that_reaches_into_the_decay_is_said() -> None:
+    note = warmup_note(ScheduleConfig(kind="wsd", warmup_steps=90, decay_fraction=0.2), 100)
+    assert note is not None
+    assert note.startswith("schedule.warmup_steps=90 reaches into the decay of the last 20 steps: ")
+    assert warmup_note(ScheduleConfig(kind="wsd", warmup_steps=80, decay_fraction=0.2), 100) is None
+
+
 def test_length_in_steps_tokens_and_epochs() -> None:
     def steps(**train: object) -> int:
         return total_steps(TrainConfig(global_batch=4, **train), DataConfig(), ROW, 1000)  # type: ignore[arg-type]
