@@ -25,6 +25,10 @@ _JOB = re.compile(r"\d+(_\d+)?")
 
 
 NO_CONTROLLER = ("unable to contact slurm controller", "unable to establish", "connection refused", "timed out")
+OF_A_JOB = (  # how the variables of one job begin: SLURM's, and those that its scripts (launch/) set
+    *("SBATCH_", "SLURM_", "GPT1_DS_AVOID", "GPT1_DS_CONTINUES", "GPT1_DS_DEADLINE", "GPT1_DS_FAULTS", "GPT1_DS_RUN"),
+    *("GPT1_DS_STAGE", "GPT1_DS_STORE"),
+)
 MAILS = "END,FAIL"  # of the last job of a run
 
 
@@ -286,9 +290,9 @@ def require_sbatch() -> None:
 
 def call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:
     """What one of SLURM's commands prints; `error` with what it says when it fails."""
-    # without what a surrounding job (an interactive one, say) would hand down to the new one as its options
+    # without what a surrounding job (an interactive one, say) would hand down to the new one: its options, its deadline
     kept = ("SLURM_CONF", "SLURM_CLUSTERS")
-    ours = {name: x for name, x in os.environ.items() if name in kept or not name.startswith(("SBATCH_", "SLURM_"))}
+    ours = {name: x for name, x in os.environ.items() if name in kept or not name.startswith(OF_A_JOB)}
     environment = {**ours, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -46,6 +46,18 @@ def test_a_controller_that_does_not_answer_is_no_fault_of_a_key(tmp_path: Path) 
     assert "slurm.*" not in str(told.value)
 
 
+def test_a_surrounding_job_hands_nothing_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its deadline, which is over, the new job would hand over after each step."""
+    for name in ("GPT1_DS_DEADLINE", "GPT1_DS_CONTINUES", "GPT1_DS_RUN", "GPT1_DS_FAULTS", "SLURM_NTASKS"):
+        monkeypatch.setenv(name, "5")
+    monkeypatch.delenv("GPT1_DS_DATA", raising=False)
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("GPT1_DS_MACHINE", "mine")
+    told = dict(line.split("=", 1) for line in call(["env"], {"GPT1_DS_LAUNCH": "a"}, LaunchError).splitlines())
+    ours = {name: value for name, value in told.items() if name.startswith(("GPT1_DS_", "SLURM_"))}
+    assert ours == {"SLURM_CONF": "/etc/slurm.conf", "GPT1_DS_MACHINE": "mine", "GPT1_DS_LAUNCH": "a"}
+
+
 def test_jobs_in_their_order(run_dir: RunDir) -> None:
     for job in ("9", "10_2", "10_1"):
         note_submission(run_dir, job)
