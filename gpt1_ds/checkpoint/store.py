@@ -141,7 +141,10 @@ def fetch(store: Store, folder: Path) -> None:
         if name not in there:
             raise DamagedError(f"{store}: damaged: {name}, which its manifest lists, is missing")
         store.get(name, folder / name, file["bytes"])
-    verify_files(folder, facts)
+    try:
+        verify_files(folder, facts)
+    except DamagedError as error:  # the folder is a temporary one
+        raise DamagedError(*(problem.replace(str(folder), str(store)) for problem in error.problems)) from None
     for below in {(folder / name).parent for name in facts["files"]} | {folder}:
         sync_folder(below)
 

@@ -62,7 +62,9 @@ def test_a_damaged_copy_is_passed_over(run: RunDir, tmp_path: Path, capsys: pyte
         assert mirror.fetch_run(f"file://{place(run)}", tmp_path / "run") == "step-00000004"
     finally:
         damaged.write_bytes(content)
-    assert "damaged: its sha256 does not match the manifest" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{place(run)}/checkpoints/step-00000006/state/rank-00000.safetensors: damaged: its sha256 does" in told
+    assert ".tmp" not in told, "a folder that is gone"
     assert [folder.name for folder in steps_in(tmp_path / "run" / "checkpoints")] == ["step-00000004"]
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
     assert (tmp_path / "run").stat().st_mode & 0o077 == 0, "for its owner alone, as every run"
