@@ -86,7 +86,7 @@ def describe(run_dir: RunDir) -> Iterator[str]:
     """Lines on the run, its jobs in order, and its latest events."""
     if not run_dir.path.is_dir():
         raise ConfigError(f"{run_dir.path}: no such run folder")
-    if not (run_dir.slurm.is_dir() or run_dir.config.exists()):
+    if not any(path.exists() for path in (run_dir.slurm, run_dir.config, run_dir.metrics, run_dir.events)):
         raise ConfigError(f"{run_dir.path}: is no run folder; name one, like runs/NAME")
     step = "no step yet"
     for line in read_jsonl(run_dir.metrics):
