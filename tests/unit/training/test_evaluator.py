@@ -28,7 +28,7 @@ def test_a_best_that_no_disk_took_is_not_remembered(taken: bool, tmp_path: Path)
 
 
 def test_an_evaluator_knows_how_long_the_last_one_took(tmp_path: Path) -> None:
-    """So that the next one is not begun shortly before a job's time limit."""
+    """The trainer asks for it: no evaluation starts shortly before a job's time limit."""
     workload: Any = SimpleNamespace(evaluate=lambda *_: time.sleep(0.05) or [], score=lambda _: None)
     engine: Any = SimpleNamespace(progress=lambda _: None, groups=SimpleNamespace(rank=0))
     evaluator = Evaluator(workload, engine, RunDir(tmp_path), cast(Saver, None), lambda _: None)
