@@ -30,7 +30,7 @@ _KIND, _TOKEN = np.uint64(0xD1B54A32D192ED03), np.uint64(0x8CB92BA72F3D8DD7)  # 
 class MaskedText:
     """What the masks of a run depend on besides its settings: the id of <mask>; the ids that a random token may be;
     64 bits of (seed, data hash); for whole words, which ids begin one. `end` is the id after which a document begins
-    that does not see the others.
+    that does not see the others. `special_ids` are never predicted, also where they lie in the text.
     """
 
     mask_id: int
@@ -38,6 +38,7 @@ class MaskedText:
     key: int
     begins_V: NDArray[np.bool_] | None = None
     end: int | None = None
+    special_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class Masked:
         """Returns the batch of these rows; every predicted token of the global batch weighs the same."""
         assert self.text is not None, "the caller has a tokenizer"
         draw_BS = draws(rows.number_B, rows.tokens_BS.shape[1], self.text.key)
-        at_BM, is_predicted_BM = self._choose(rows, draw_BS)
+        special_BS = rows.special_BS | np.isin(rows.tokens_BS, self.text.special_ids)  # windows have <eod> within
+        at_BM, is_predicted_BM = self._choose(replace(rows, special_BS=special_BS), draw_BS)
         tokens_BS = self._replaced(rows.tokens_BS, draw_BS, at_BM, is_predicted_BM)
         batch = self._host_batch(rows, tokens_BS, at_BM, is_predicted_BM)
         if self.text.end is None:

@@ -38,10 +38,11 @@ def pretraining_objective(
     text = None
     if tokenizer is not None:
         mask_id = tokenizer.special_ids.require("mask", "objective.kind=masked")
-        special = list(tokenizer.special_ids.present().values())
-        text_ids = np.setdiff1d(np.arange(tokenizer.first_sentinel), special)
+        special = tokenizer.special_ids.present()
+        text_ids = np.setdiff1d(np.arange(tokenizer.first_sentinel), list(special.values()))
         begins_V = tokenizer.begins_word() if objective.whole_words else None
-        text = MaskedText(mask_id, text_ids, key_of("mask", seed, data_hash), begins_V, end)
+        ids = tuple(number for role, number in special.items() if role != "unknown")  # that one stands for text
+        text = MaskedText(mask_id, text_ids, key_of("mask", seed, data_hash), begins_V, end, ids)
     return Masked(objective, pretraining_head(config), text)
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from gpt1_ds.architecture.head import NEXT_SENTENCE
+from gpt1_ds.config import load
 from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import BatchShape, HeldOutData
 from gpt1_ds.data.rows import TextRows
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.masked import Masked, MaskedText
+from gpt1_ds.objectives.pretraining import pretraining_objective
+from tests.helpers.foreign import encoder_tokenizers
 from tests.unit.data.sentence_streams import books, stream_of
 
 MASK, TEXT, CONTEXT = 3, 1000, 160  # ids below 4 are special
@@ -106,6 +111,33 @@ def test_labels_are_what_was_there_and_nothing_else_is_changed() -> None:
     assert not changed.any()
 
 
+def test_the_end_of_a_document_is_never_predicted() -> None:
+    """Windows hold it within the text; a row that has nothing else predicts nothing."""
+    end, numbers = 2, np.arange(16)
+    tokens_BT = np.random.default_rng(3).integers(SPECIAL, TEXT, (16, CONTEXT + 1))
+    tokens_BT[:, ::2], tokens_BT[0] = end, end
+    rows = TextRows.of_windows(tokens_BT, numbers, numbers, np.full(16, CONTEXT))
+    for whole_words in (False, True):
+        tested = objective(whole_words=whole_words)
+        assert tested.text is not None
+        tested = replace(tested, text=replace(tested.text, special_ids=(end, MASK)))
+        inputs, _, ids, counts = read(tested.batch(rows))
+        assert (ids[counts] != end).all()
+        assert (inputs[:, ::2] == end).all()
+        assert list(counts.sum(1)) == [0, *[24] * 15]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_the_tokenizer_names_what_is_never_predicted(tmp_path: Path, family: str) -> None:
+    tokenizer = load_tokenizer(encoder_tokenizers(tmp_path)[family])
+    config = load(["pretrain/roberta_base"], overrides=["data.path=x", "data.text=windows"])
+    text = cast(Masked, pretraining_objective(config, tokenizer, "hash")).text
+    assert text is not None
+    ids = tokenizer.special_ids.present()
+    assert {ids["eod"], ids["cls"], ids["mask"]} <= set(text.special_ids)
+    assert ids.get("unknown") not in text.special_ids, "it stands for words"
+
+
 @pytest.mark.parametrize("lengths", [[160, 160, 160, 160], [160, 5, 3, 40]])
 def test_weights_are_means_over_the_global_batch(lengths: list[int]) -> None:
     """However it is cut into micro-batches: the loss is the mean of their sums."""
@@ -166,8 +198,6 @@ def test_whole_words_are_predicted_whole() -> None:
 
 
 def test_the_probe_needs_no_tokenizer() -> None:
-    from gpt1_ds.config import load
-
     model = load([], ["model.vocab_size=500"]).model
     bare = Masked(ObjectiveConfig(kind="masked"))
     first, again = bare.probe(model), objective().probe(model)
