@@ -21,7 +21,7 @@ def test_a_slow_rank_is_named(tiny_data: Path, tmp_path: Path) -> None:
     run = Background([*words, f"run.dir={tmp_path / 'slowed'}"], 2)
     run.wait_for(lambda: runs.last_step(run.run_dir) > 0)
     (rank,) = (process.pid for process in run.processes() if process.name == "rank-1")
-    while run.thread.is_alive():
+    while run.thread.is_alive() and not runs.events(run.run_dir, "straggler"):
         try:
             os.kill(rank, signal.SIGSTOP)
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Three tables of the claims, made again from nothing by the command that made them: with a tenth of the novels, a
+"""Two tables of the claims, made again from nothing by the command that made them: with a tenth of the novels, a
 fiftieth of the tokens and of the examples. Their scores say nothing; every row, control and comparison is there.
 """
 
@@ -25,7 +25,7 @@ def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
     books.mkdir()
     for novel in sorted(shared_data("books").glob("*.txt"))[::10]:
         (books / novel.name).symlink_to(novel)
-    tables = ("auxiliary", "layers", "lstm")
+    tables = ("layers", "lstm")
     tasks = small_tasks(folder / "tasks")
     command = ["bash", str(ROOT / "tools/claims.sh"), str(books), str(tasks), str(folder / "out"), *tables]
     ran = subprocess.run(command, env={**os.environ, "REHEARSE": "50"}, capture_output=True, text=True)
@@ -47,7 +47,6 @@ def rows_of(claims: Path, study: str) -> dict[tuple[str, str], list[dict[str, st
 @pytest.mark.parametrize(
     ("study", "variants", "columns"),
     [
-        ("claims_auxiliary", {"GPT-1", "no auxiliary LM"}, {"qnli": 4, "snli": 4}),
         (
             "claims_layers",
             {"GPT-1", "shuffled words", "nothing", "embeddings", "1 layer", "2 layers", "3 layers"},

@@ -31,6 +31,7 @@ def test_every_ranked_layout_may_run_and_fits(world: int) -> None:
         assert not list(problems(one.config))
         assert not list(world_problems(one.config, world))
         assert one.memory.peak <= 3 * 2**30
+    for one in result.ranked[::5]:  # reading a configuration takes most of the time
         again = gpt1(*one.words())
         assert again.parallel == one.config.parallel
         assert again.train == one.config.train
