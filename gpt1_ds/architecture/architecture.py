@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from gpt1_ds.architecture.block import Sizes, block, final_norm, positions
+from gpt1_ds.architecture.block import block, final_norm, positions
+from gpt1_ds.architecture.costs import Costs, Elementwise, Sizes
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.architecture.layer import NORMAL, ZEROS, Elementwise, Initial, Layer, Matrices, Parameter, linear, norm
+from gpt1_ds.architecture.layer import NORMAL, ZEROS, Initial, Layer, Matrices, Parameter, linear, norm
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.objective import RowLengths
 
@@ -74,7 +75,7 @@ def lstm_body(model: ModelConfig, _lengths: tuple[int, ...]) -> Iterator[Layer]:
             Parameter("lstm.out.bias", (width,), initial=ZEROS),
         ),
         depth=0,
-        products=2.0 * (4 * units * (width + units) + units * width),
+        costs=Costs(products=2.0 * (4 * units * (width + units) + units * width)),
     )
 
 
@@ -155,8 +156,8 @@ def _head(model: ModelConfig, table: Parameter, predicted: float, joined: bool) 
     if not model.tied:
         start = Initial("normal", model.width**-0.5) if model.init == "t5" else NORMAL
         prefix, table = "output", Parameter("output.weight", table.shape, 0, start, table.multiple)
-    products = 2.0 * math.prod(table.shape) * predicted
-    return Layer("head", prefix, (table,), products=products, saved=1.0, tied=tied, joined=joined)
+    costs = Costs(products=2.0 * math.prod(table.shape) * predicted, saved=1.0)
+    return Layer("head", prefix, (table,), costs=costs, tied=tied, joined=joined)
 
 
 def _task_head(head: HeadSpec, width: int) -> Layer:
@@ -165,7 +166,7 @@ def _task_head(head: HeadSpec, width: int) -> Layer:
         return Layer("task_head", head.name, classes, joined=not classes)
     scores = tuple(linear(head.name, head.outputs, width))
     if head.kind == "linear" or head.reads_tokens:
-        return Layer("task_head", head.name, scores, products=2.0 * width * head.outputs)
+        return Layer("task_head", head.name, scores, costs=Costs(products=2.0 * width * head.outputs))
     return Layer("task_head", "", (*linear("pooler.dense", width, width), *scores))  # reads one state of a sequence
 
 
@@ -173,6 +174,5 @@ def _masked_head(table: Parameter, width: int, joined: bool) -> Layer:
     bias = Parameter("masked.bias", table.shape[:1], cut=0, initial=ZEROS, multiple=table.multiple)
     parameters = (*linear("masked.dense", width, width), *norm("masked.norm", width), bias)
     simple = Elementwise(activation=width, norm=width)
-    return Layer(
-        "masked_head", "masked", parameters, products=2.0 * width * width, elementwise=simple, saved=4.0, joined=joined
-    )
+    costs = Costs(products=2.0 * width * width, elementwise=simple, saved=4.0)
+    return Layer("masked_head", "masked", parameters, costs=costs, joined=joined)

@@ -8,22 +8,12 @@ features, and every tensor-parallel size cuts it the same way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from gpt1_ds.architecture.layer import NORMAL, Elementwise, Initial, Layer, Matrices, Parameter, linear, norm
+from gpt1_ds.architecture.costs import Costs, Elementwise, Sizes, block_costs
+from gpt1_ds.architecture.layer import NORMAL, Initial, Layer, Matrices, Parameter, linear, norm
 from gpt1_ds.config import ModelConfig
 
 RELATIVE_BUCKETS, FARTHEST = 32, 128  # of relative positions; from FARTHEST on they share one (Raffel et al. 2020)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Tokens of a row that a block maps, of all that the model is fed with, and of the encoder's that it reads."""
-
-    tokens: int
-    fed: int
-    causal: bool
-    memory: int = 0
 
 
 def positions(model: ModelConfig) -> Layer:
@@ -42,61 +32,32 @@ def positions(model: ModelConfig) -> Layer:
         shape = (model.stacks, model.heads, RELATIVE_BUCKETS)
         parameters.append(Parameter("relative.weight", shape, cut=1, initial=initial))
     saved = float(model.embedding_dropout > 0) + model.embedding_norm
-    return Layer("positions", "", tuple(parameters), saved=saved)
+    return Layer("positions", "", tuple(parameters), costs=Costs(saved=saved))
 
 
 def final_norm(model: ModelConfig, name: str, stack: int = 0) -> Layer:
     """Ends a stack. After it only the last states travel, so it stays with the block that last reads the others."""
     parameters, last = tuple(norm(name, model.width, model.norm_kind)), stack == model.stacks - 1
-    simple, joined = Elementwise(norm=model.width), last and (model.stacks == 2 or model.positions == "relative")
-    return Layer("norm", name, parameters, stack=stack, elementwise=simple, saved=1.0, joined=joined)
+    costs = Costs(elementwise=Elementwise(norm=model.width), saved=1.0)
+    joined = last and (model.stacks == 2 or model.positions == "relative")
+    return Layer("norm", name, parameters, stack=stack, costs=costs, joined=joined)
 
 
 def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int = 0, weights_of: str = "") -> Layer:
-    """Saved for the backward pass: its input, the inputs of both norms, the middle state and two dropout masks; cut
-    over tensor-parallel ranks q, k, v, attention's output, and the feed-forward layer before and after its activation.
-    Cross attention adds a third part of the first, its queries and output, and the source's keys and values.
+    """Returns a transformer block. `weights_of` is the prefix of another one whose weights it has, cross attention
+    apart.
     """
-    width, inner, crosses = model.width, model.attention_width, sizes.memory > 0
-    activations = _activations(model)
-    part, source = sizes.tokens / sizes.fed, sizes.memory / sizes.fed  # of the tokens that the model is fed with
-    matrices = 4 * width * inner + (1 + model.gated) * width * model.ffn_width + width * model.ffn_width
-    scores = part * (sizes.tokens + sizes.memory)
-    drops = model.residual_dropout > 0
     return Layer(
         "block",
         prefix,
-        tuple(_parameters(model, weights_of or prefix, prefix if crosses else "")),
+        tuple(_parameters(model, weights_of or prefix, prefix if sizes.crosses else "")),
         depth=depth,
         stack=stack,
         weights_of=weights_of,
-        part=part,
         norm=model.norm,
-        products=2.0 * (part * (matrices + crosses * 2 * width * inner) + source * 2 * width * inner),
-        scores=model.heads * scores,
         causal=sizes.causal,
-        unseen=0.5 * sizes.tokens / (sizes.tokens + sizes.memory) * sizes.causal,
-        head_dim=model.head_dim,
-        elementwise=Elementwise(
-            activation=round(part * model.ffn_width),
-            moved=round(part * (8 * width + 2 * (3 * inner + activations)) + crosses * (part + source) * 4 * inner),
-            norm=round(part * (2 + crosses) * width),
-            dropout=round(part * (2 + crosses) * width * drops),
-        ),
-        saved=part * (4 + 2 * crosses + (2 + crosses) * drops),
-        saved_cut=part * (_kept(model) + crosses * 2 * inner / width) + source * 2 * inner / width,
+        costs=block_costs(model, sizes),
     )
-
-
-def _activations(model: ModelConfig) -> int:
-    """Returns elements of the feed-forward layer before its activation, per token."""
-    return (1 + model.gated) * model.ffn_width
-
-
-def _kept(model: ModelConfig) -> float:
-    inner, ffn = model.attention_width / model.width, model.ffn_width / model.width
-    masks = (model.ffn_dropout > 0) * ffn
-    return 4 * inner + (model.attention == "fused") * inner + (2 + 2 * model.gated) * ffn + masks
 
 
 def _parameters(model: ModelConfig, prefix: str, crossing: str) -> Iterator[Parameter]:
@@ -115,7 +76,7 @@ def _parameters(model: ModelConfig, prefix: str, crossing: str) -> Iterator[Para
         yield from weight(f"{crossing}.cross.q", inner, width, 0, alone, one)
         yield from weight(f"{crossing}.cross.kv", 2 * inner, width, 0, first, Matrices(2, model.head_dim))
         yield from weight(f"{crossing}.cross.out", width, inner, 1, out, one)
-    yield from weight(f"{prefix}.mlp.up", _activations(model), width, 0, up, halves)
+    yield from weight(f"{prefix}.mlp.up", (1 + model.gated) * ffn, width, 0, up, halves)
     yield from weight(f"{prefix}.mlp.down", width, ffn, 1, down, one)
     for owner, name in ((prefix, "attention_norm"), (crossing, "cross_norm"), (prefix, "mlp_norm")):
         if owner:

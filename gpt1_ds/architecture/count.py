@@ -27,7 +27,7 @@ def pipeline_cuts(model: Architecture, stages: int) -> list[int]:
     """
     groups = model.groups()
     starts = [0, *accumulate(len(group) for group in groups)]
-    return [starts[cut] for cut in balance([sum(layer.flops() for layer in group) for group in groups], stages)]
+    return [starts[cut] for cut in balance([sum(layer.costs.flops() for layer in group) for group in groups], stages)]
 
 
 def balance(costs: Sequence[float], parts: int) -> list[int]:
@@ -92,7 +92,7 @@ def flops_per_token(
     the tokens of both, whose `lengths` are given.
     """
     layers = architecture(model, vocab_size, head, predicted, lengths).layers
-    return 3 * round(sum(layer.flops(causal) for layer in layers))
+    return 3 * round(sum(layer.costs.flops(causal) for layer in layers))
 
 
 def training_flops_per_token(config: Config, vocab_size: int, causal: bool = False) -> int:

@@ -1,7 +1,7 @@
-"""One layer of a model: its parameters, and what it costs.
+"""One layer of a model and its parameters.
 
 The model builder, the initialiser, the pipeline cut, the planner, the counter, the checkpoint and the Hugging Face map
-all read these. Units: a state is one hidden state of a token, of the model's width.
+all read these.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+
+from gpt1_ds.architecture.costs import Costs
 
 
 @dataclass(frozen=True)
@@ -85,39 +87,20 @@ def norm(name: str, width: int, kind: Literal["layer", "rms"] = "layer") -> Iter
 
 
 @dataclass(frozen=True)
-class Elementwise:
-    """Elements per token that a layer's simple passes go over, forward and backward together."""
-
-    activation: int = 0  # cut over tensor-parallel ranks, as `moved`
-    moved: int = 0  # read or written besides
-    norm: int = 0
-    dropout: int = 0
-
-
-@dataclass(frozen=True)
 class Layer:
-    """An entry of the list. FLOPs are of a forward pass, a multiply and an add counted apart. What is given per token
-    is a mean over all tokens of a row, those of the other stack included.
-    """
+    """An entry of the list."""
 
     kind: Literal["tokens", "positions", "block", "lstm", "norm", "task_head", "masked_head", "head"]
     prefix: str  # of the names of its parameters; empty where they have none in common
     parameters: tuple[Parameter, ...]
     depth: int | None = None  # number of the block; None at both ends of the model
     stack: int = 0  # that it belongs to; 1 is an encoder-decoder's decoder
-    part: float = 1.0  # of a row's tokens, the fraction that this stack has
     norm: Literal["post", "pre"] = "post"  # where a block normalises: sums, or what attention and mlp read
-    products: float = 0.0  # FLOPs per token of products with weights
-    scores: float = 0  # attention scores per token: heads x keys
     causal: bool = False  # whether a block's tokens see themselves and those before them alone
-    unseen: float = 0.0  # fraction of them that a causal mask hides
-    head_dim: int = 0
-    elementwise: Elementwise = field(default_factory=Elementwise)
-    saved: float = 0.0  # states per token kept for the backward pass on every tensor-parallel rank
-    saved_cut: float = 0.0  # states per token of which each tensor-parallel rank keeps its part
     tied: str | None = None  # layers with the same key share one module
     weights_of: str = ""  # prefix of the block whose weights it has, cross attention apart; empty: its own
     joined: bool = False  # is never cut apart from the layer before it
+    costs: Costs = field(default_factory=Costs)
 
     @property
     def level(self) -> int | None:
@@ -134,10 +117,6 @@ class Layer:
         """Canonical name of the parameter that its module calls `name`."""
         prefix = self.prefix if name.startswith("cross") else self.weights_of or self.prefix
         return f"{prefix}.{name}" if prefix else name
-
-    def flops(self, causal: bool = False) -> float:
-        """Per token; `causal` counts only the scores that a causal mask shows."""
-        return self.products + 4 * (1 - causal * self.unseen) * self.scores * self.head_dim
 
     @cached_property
     def matrices(self) -> tuple[int, ...]:

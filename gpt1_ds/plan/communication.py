@@ -71,7 +71,7 @@ class Communication:
         """Over the tensor-parallel ranks for one micro-batch, in its (forward, backward) pass."""
         sequence, state = self.parallel.sequence, self.state
         halves = 0.5 if sequence else 0.0
-        passes = sum((3 if layer.has("cross.q.weight") else 2) * layer.part for layer in stage.body)
+        passes = sum((3 if layer.has("cross.q.weight") else 2) * layer.costs.part for layer in stage.body)
         forward: Reductions = [(passes, state)]
         backward: Reductions = [(passes * (1 + halves + self.recompute), state)]
         if stage.tokens:

@@ -179,9 +179,9 @@ class _Step:
     def _block(self, layer: Layer) -> tuple[float, float]:
         """Seconds of (forward, backward) of one block, without communication."""
         speeds, tokens, tensor = self.speeds, self.tokens, self.tensor
-        seen = layer.products / 2 / sum(layer.matrices)  # of both stacks' tokens a matrix sees its own stack's
+        seen = layer.costs.products / 2 / sum(layer.matrices)  # of both stacks' tokens a matrix sees its own stack's
         products = sum(speeds.product(2 * seen * tokens * matrix / tensor) for matrix in layer.matrices)
-        scores = tokens * layer.scores / tensor * (layer.head_dim / 64) ** 0.5
+        scores = tokens * layer.costs.scores / tensor * (layer.costs.head_dim / 64) ** 0.5
         score_forward, score_backward = speeds.exact if self.model.attention == "exact" else speeds.fused
         passes = self.simple_passes(layer)
         forward = products + scores / score_forward + passes / 3
@@ -190,7 +190,7 @@ class _Step:
 
     def simple_passes(self, layer: Layer) -> float:
         """Seconds of what a block computes besides products and scores, forward and backward together."""
-        speeds, tokens, tensor, work = self.speeds, self.tokens, self.tensor, layer.elementwise
+        speeds, tokens, tensor, work = self.speeds, self.tokens, self.tensor, layer.costs.elementwise
         cut = tensor if self.config.parallel.sequence else 1
         passes = tokens * work.activation / tensor / speeds.gelu + tokens * work.norm / cut / speeds.norm
         masks = tokens * work.dropout / cut / speeds.dropout

@@ -293,11 +293,11 @@ class _Rank:
 
     def _saved(self, layer: Layer) -> float:
         """By one layer that is not recomputed."""
-        return layer.saved * self.hidden + layer.saved_cut * self.state / self.tensor
+        return layer.costs.saved * self.hidden + layer.costs.saved_cut * self.state / self.tensor
 
     def _kept(self, layer: Layer) -> float:
         again = layer.depth is not None and self.config.train.recompute == "block"
-        return self.hidden * layer.part if again else self._saved(layer)
+        return self.hidden * layer.costs.part if again else self._saved(layer)
 
     def _ends(self) -> float:
         """Saved before the first block and after the last."""

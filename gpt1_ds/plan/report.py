@@ -68,7 +68,7 @@ def describe(
     if train.evaluations:
         yield _asked(config, total)
     if parallel.pipelined:
-        loads = [sum(layer.flops() for layer in stage.layers) for stage in stages(config, vocabulary)]
+        loads = [sum(layer.costs.flops() for layer in stage.layers) for stage in stages(config, vocabulary)]
         shares = ", ".join(f"{load / sum(loads):.0%}" for load in loads)
         bubble = (parallel.pipeline - 1) / (accumulate + parallel.pipeline - 1)
         yield f"pipeline: shares of the work {shares}; {bubble:.0%} of the time is the pipeline filling and draining"

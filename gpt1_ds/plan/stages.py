@@ -44,7 +44,7 @@ class Stage:
         """One of the blocks that cost the same, and how many there are."""
         known: dict[object, tuple[Layer, int]] = {}
         for layer in self.body:
-            key = layer.matrices, layer.scores, layer.head_dim, layer.elementwise
+            key = layer.matrices, layer.costs
             known[key] = (layer, known[key][1] + 1 if key in known else 1)
         return list(known.values())
 

@@ -207,4 +207,4 @@ def test_matrices_of_two_stacks_see_their_own_tokens(shared: str, monkeypatch: p
     config = load(["pretrain/t5_base"], words)
     cost(config, 1, 32128, H100)
     (stage,) = stages(config, 32128)
-    assert sum(found) == pytest.approx(8 * config.row.fed * sum(layer.products for layer in stage.layers))
+    assert sum(found) == pytest.approx(8 * config.row.fed * sum(layer.costs.products for layer in stage.layers))
