@@ -74,6 +74,13 @@ class Store:
             with reached(f"{self.address}/{name}", access="write"), contextlib.suppress(FileNotFoundError):
                 asked(partial(self._system.rm_file, self._place(name)))
 
+    def delete_folders(self) -> None:
+        """Delete what is left of this folder where its files are deleted: an object store has no folders."""
+        with reached(self.address, access="write"), contextlib.suppress(FileNotFoundError):
+            self._system.invalidate_cache()
+            if asked(lambda: self._system.isdir(self._root)):
+                asked(partial(self._system.rm, self._root, recursive=True))
+
     def _place(self, name: str) -> str:
         return f"{self._root}/{name}"
 
@@ -152,3 +159,4 @@ def fetch(store: Store, folder: Path) -> None:
 def remove(store: Store) -> None:
     """Delete a checkpoint; one that a kill leaves half deleted has no manifest."""
     store.delete(sorted(store.names(), key=lambda name: name != manifest.NAME))
+    store.delete_folders()

@@ -126,6 +126,7 @@ class Mirror:
         self._wait(is_waited_for)
         if copies is not None:
             copies.report()
+            folders.prune(copies.run_dir, copies.settings, copies.under_way)  # what was spared for its copy
 
     def _wait(self, is_waited_for: Callable[[], bool]) -> None:
         while self.groups.share(is_waited_for()):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -18,6 +20,7 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserE
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load_recorded
 from gpt1_ds.config.sections import CheckpointConfig
+from gpt1_ds.launcher import launch
 from gpt1_ds.training import mirror
 from gpt1_ds.training.checks import Start
 from tools import runs
@@ -51,6 +54,31 @@ def test_it_holds_what_the_run_folder_holds(run: RunDir) -> None:
         assert all((folder / name).read_bytes() == (there / name).read_bytes() for name in files)
     assert {event["step"] for event in runs.events(run, "copied")} == {2, 4, 6}, "the newest first, each once"
     assert len(runs.events(run, "copied")) == 3
+
+
+def with_a_slow_store(words: list[str]) -> int:
+    """Runs on the rank: no checkpoint is copied before the last one is saved."""
+    from gpt1_ds.training.pretraining import pretrain
+
+    copy, run = store.copy, runs.folder(words)
+
+    def late(*arguments: Any) -> bool:
+        while {"event": "saved", "step": 6}.items() - (runs.events(run, "saved") or [{}])[-1].items():
+            time.sleep(0.05)
+        return copy(*arguments)
+
+    store.copy = late  # type: ignore[assignment]
+    return pretrain(runs.configuration(words))
+
+
+def test_what_was_spared_for_its_copy_is_deleted_in_the_end(tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=1"]
+    words += ["checkpoint.keep=1", f"checkpoint.mirror=file://{tmp_path}/store"]
+    assert launch.run("tests.unit.training.test_mirror:with_a_slow_store", (words,), 1) == [0]
+    left = runs.folder(words)
+    assert [event["step"] for event in runs.events(left, "copied")] == [1, 6], "a save was faster than a copy"
+    assert [folder.name for folder in steps_in(left.checkpoints)] == ["step-00000006"]
+    assert [folder.name for folder in steps_in(place(left) / "checkpoints")] == ["step-00000006"]
 
 
 def test_a_damaged_copy_is_passed_over(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
