@@ -96,7 +96,7 @@ def _text_after(tokenizer: Tokenizer, text: str, before: Sequence[int], added: S
     return whole[len(given) :] if given[-1:].isspace() else whole[len(given) :].lstrip(" ")
 
 
-def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str] = ()) -> str:
+def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str]) -> str:
     """What follows the ids `prompt`, decoded alone, as lm-evaluation-harness does it; the token that completes one of
     `stops` is the last.
     """

@@ -196,9 +196,7 @@ class Parts:
         return {one.name: initial_value(ParameterInfo.whole(one), RunConfig().seed) for one in self.fresh}
 
 
-def present_parts(
-    family: Family, model: ModelConfig, theirs: Collection[str], task_head: HeadSpec | None = None
-) -> Parts:
+def present_parts(family: Family, model: ModelConfig, theirs: Collection[str], task_head: HeadSpec | None) -> Parts:
     """What of the model the short names `theirs` are. A fine-tuned model has its task's head, and of that all but what
     no class has: the bias of GPT's. Of others a head may be missing as a whole; with a pooler comes the head for pairs
     of texts, which reads it.

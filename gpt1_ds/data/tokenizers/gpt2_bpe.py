@@ -110,7 +110,7 @@ def read_merges(path: Path, content: bytes, vocabulary: Mapping[str, int]) -> li
     return merges
 
 
-def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
+def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool) -> tuple[SpecialIds, dict[str, bytes]]:
     """Roles, and the files of a vocabulary of `vocab_size` ids: bytes, merged pieces, then the control symbols.
 
     Raises DataError naming the sizes that work.

@@ -110,7 +110,7 @@ def read_settings(path: Path, content: bytes) -> bool:
 MOST_LETTERS = 1000  # characters with pieces of their own, as in the library's recipe for BERT
 
 
-def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
+def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool) -> tuple[SpecialIds, dict[str, bytes]]:
     """Roles, and the files of a vocabulary of `vocab_size` pieces: symbols, characters, merged pieces.
 
     Raises DataError naming the sizes that work.

@@ -127,9 +127,9 @@ def linear_rules(ours: str, theirs: str | tuple[str, ...], weight: Transform, bi
     return matrix, Rule(f"{ours}.bias", tuple(f"{name}.bias" for name in names), bias)
 
 
-def matrix(ours: str, theirs: str, transform: Transform | None = None) -> Rule:
-    """The rule of a norm or a linear layer without a bias."""
-    return Rule(f"{ours}.weight", (f"{theirs}.weight",), transform or SAME)
+def matrix(ours: str, theirs: str) -> Rule:
+    """The rule of a norm or a linear layer without a bias, stored alike."""
+    return Rule(f"{ours}.weight", (f"{theirs}.weight",), SAME)
 
 
 def same(ours: str, theirs: str) -> tuple[Rule, Rule]:
