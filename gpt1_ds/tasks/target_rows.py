@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import NO_LABEL, Example, Task
-from gpt1_ds.tasks.encoding import Encoded, encode_sources
+from gpt1_ds.tasks.encoding import Encoded, encode
 
 Int64s = NDArray[np.int64]
 
@@ -62,7 +62,7 @@ def encode_targets(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int, longest: int
 ) -> TargetRows:
     """Sources of at most `limit` tokens, targets of at most `longest`."""
-    sources = encode_sources(task, examples, tokenizer, limit)
+    sources = encode(task, examples, tokenizer, limit)
     end, targets, cut = np.int32(tokenizer.eod_id), [], 0
     for example in examples:
         tokens = np.zeros(0, dtype=np.int32)
