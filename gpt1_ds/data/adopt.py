@@ -14,7 +14,7 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
 from gpt1_ds.common.log import Show, show_nothing
-from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
+from gpt1_ds.data.dataset import DESCRIPTION, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, describe, hash_data
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard
 from gpt1_ds.data.split import TRAIN, VALIDATION
@@ -176,25 +176,12 @@ def _count_sentences(folder: Path, splits: dict[str, Any], dtype: str, tokenizer
 
 
 def _describe(pairs: dict[str, list[Path]], splits: dict[str, Any], dtype: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    data_hash = hash_data(splits, dtype, tokenizer.fingerprint)
-    key = hashlib.sha256(json.dumps(["adopted", data_hash]).encode()).hexdigest()
-    return {
-        "format": FORMAT,
-        "data_hash": data_hash,
-        "key": key,
-        "dtype": dtype,
-        "tokenizer": {
-            "kind": tokenizer.kind,
-            "vocab_size": tokenizer.vocab_size,
-            "eod_id": tokenizer.eod_id,
-            "fingerprint": tokenizer.fingerprint,
-        },
-        "options": {"adopted": True},
-        "inputs": [
-            {"name": prefix.name, "files": 2, "size": shard["bin_size"], "documents": shard["documents"]}
-            for name, prefixes in pairs.items()
-            if name in splits
-            for prefix, shard in zip(prefixes, splits[name]["shards"], strict=True)
-        ],
-        "splits": splits,
-    }
+    made_of = ["adopted", hash_data(splits, dtype, tokenizer.fingerprint)]
+    inputs = [
+        {"name": prefix.name, "files": 2, "size": shard["bin_size"], "documents": shard["documents"]}
+        for name, prefixes in pairs.items()
+        if name in splits
+        for prefix, shard in zip(prefixes, splits[name]["shards"], strict=True)
+    ]
+    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+    return describe(splits, dtype, tokenizer, key=key, options={"adopted": True}, inputs=inputs)
