@@ -13,6 +13,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import append
 from gpt1_ds.common.text import shown
+from gpt1_ds.launcher import libraries
 
 if TYPE_CHECKING:
     from gpt1_ds.evaluation.load import Loaded
@@ -54,7 +55,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.evaluation.sampling import Sampling
-    from gpt1_ds.launcher import libraries
 
     names = Sampling.__dataclass_fields__
     sampling = Sampling(**{name: value for name, value in vars(options).items() if name in names})
@@ -104,8 +104,6 @@ def _fill_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fill(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher import libraries
-
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
     libraries.load()
