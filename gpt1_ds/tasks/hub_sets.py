@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 OUT = "data"  # the folder in which presets look
-SPLITS = {"train": "train", "dev": "validation", "test": "test"}
+SPLITS = {"train": "train", "dev": "validation", "test": "test"}  # ours -> those of the hub
 PARQUET = "refs/convert/parquet"  # the hub's own copy of a set that once came with code
 EVERY = "*"  # all configurations that there are
 
@@ -62,7 +62,7 @@ def _superglue(task: str, licence: str) -> HubSet:
     return HubSet(name=task, hub="aps/super_glue", configs=(task,), licence=licence)
 
 
-_MNLI = {
+MNLI_SPLITS = {
     **{"train": "train", "dev": "validation_matched", "dev_mm": "validation_mismatched"},
     **{"test": "test_matched", "test_mm": "test_mismatched"},
 }
@@ -79,7 +79,7 @@ SETS = {
         _glue("mrpc", "the terms of Microsoft Research's Paraphrase Corpus"),
         _glue("qqp", "Quora's terms of service, for non-commercial use"),
         _glue("stsb", _STSB_TERMS),
-        _glue("mnli", _MNLI_TERMS, _MNLI),
+        _glue("mnli", _MNLI_TERMS, MNLI_SPLITS),
         _glue("ax", "none stated; GLUE's diagnostic set, answers with its server", {"test": "test"}),
         _glue("qnli", "CC BY-SA 4.0, as SQuAD"),
         _glue("rte", "none stated"),
