@@ -159,5 +159,4 @@ def evaluate_harness(
 def _tell(checkpoint: Path, out: Path | None, entry: Entry) -> None:
     shown = ", ".join(f"{key} {value:.4g}" for key, value in entry["metrics"].items())
     log.say(f"{checkpoint}: {entry['task']} {entry['split']}: {shown}")
-    if out is not None:
-        merge(out, entry)
+    merge(out, entry)
