@@ -208,9 +208,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         family = family.with_token_head(kind)
     shapes = {family.short(name): one.shape for header in wanted.values() for name, one in header.items()}
     head = shapes.get(family.head_weight or "")
-    tokenizer_config = (
-        external.read_object(external.inside(source, TOKENIZER_CONFIG)) if (source / TOKENIZER_CONFIG).exists() else {}
-    )
+    tokenizer_config = external.read_optional(source, TOKENIZER_CONFIG)
     limit = length_limit_of(tokenizer_config, model.context)
     tuned = None
     if task != hf_task.NONE:
