@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import tokenizer_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, published_json, published_lines
 from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, FEWEST, TokenizerJson, check_piece_count
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
@@ -79,10 +78,7 @@ def byte_level_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id. Raises DataError for what is no byte-level vocabulary."""
-    try:
-        vocabulary: dict[str, int] = parse_json(content)
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error!s:.200}); {_AGAIN}") from None
+    vocabulary: dict[str, int] = published_json(path, content)
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
     if not ids or not all(type(number) is int for number in ids) or sorted(ids) != list(range(len(ids))):
         raise DataError(f"{path}: not a vocabulary with the ids 0, 1, 2, ...; {_AGAIN}")
@@ -96,10 +92,7 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
 
 def read_merges(path: Path, content: bytes, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     """Pairs in the order of their rank. Raises DataError for those that do not fit the vocabulary."""
-    try:
-        lines = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; {_AGAIN}") from None
+    lines = published_lines(path, content)
     lines = lines[1:] if lines[0].startswith("#version") else lines
     merges: list[tuple[str, str]] = []
     for rank, line in enumerate(lines):

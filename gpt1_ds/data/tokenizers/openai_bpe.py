@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes, published_json
 
 if TYPE_CHECKING:
     from spacy.tokenizer import Tokenizer as SpacyTokenizer
@@ -233,10 +232,7 @@ def _ftfy() -> Callable[..., str]:
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id. Raises DataError for what is not the release's."""
-    try:
-        encoder: dict[str, int] = parse_json(content)
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
+    encoder: dict[str, int] = published_json(path, content)
     ids = list(encoder.values()) if isinstance(encoder, dict) else []
     whole = all(type(number) is int for number in ids) and sorted(ids) == list(range(TEXT_IDS))
     if not whole or any("\ud800" <= letter <= "\udfff" for piece in encoder for letter in piece):

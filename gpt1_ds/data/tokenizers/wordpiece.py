@@ -20,7 +20,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import tokenizer_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, published_lines
 from gpt1_ds.data.tokenizers.tokenizer_json import FEWEST, TokenizerJson, check_piece_count
 
 VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
@@ -76,12 +76,8 @@ def wordpiece_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id, the number of its line. Raises DataError for what is no vocabulary of BERT's kind."""
-    try:
-        pieces = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; {_AGAIN}") from None
     vocabulary: dict[str, int] = {}
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(published_lines(path, content)):
         if not piece or piece in vocabulary:
             wrong = f"the piece {piece!a:.60} is there twice" if piece else "is empty"
             raise DataError(f"{path}: line {number + 1}: {wrong}; {_AGAIN}")
