@@ -28,7 +28,7 @@ from gpt1_ds.common.log import Show, say, show_nothing
 from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
-from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, describe
+from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, description_of
 from gpt1_ds.data.reading import say_left_out
 from gpt1_ds.data.segments import TEXT_KEY, Input, SourceFile, Unit
 from gpt1_ds.data.sentences import count_sentences
@@ -266,7 +266,7 @@ class _Build:
             for size in [sum(file.size for file in one.files)]
         ]
         dtype, options = token_dtype(self.tokenizer.vocab_size).name, self.options.described()
-        return describe(splits, dtype, self.tokenizer, key=self.key, options=options, inputs=inputs)
+        return description_of(splits, dtype, self.tokenizer, key=self.key, options=options, inputs=inputs)
 
 
 def _check_named_once(inputs: Sequence[Input]) -> None:

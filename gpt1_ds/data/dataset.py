@@ -173,7 +173,7 @@ class Dataset:
         return self._streams[name]
 
 
-def describe(
+def description_of(
     splits: Mapping[str, Any], dtype: str, tokenizer: Tokenizer, *, key: str, options: dict[str, Any], inputs: list[Any]
 ) -> dict[str, Any]:
     """Returns what DESCRIPTION says of a dataset. `key` names what it was made of."""

@@ -205,7 +205,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         groups=tuple(example.group for example in examples),
         truncated=truncated,
         limit=limit,
-        pad=padding_id(task, tokenizer),
+        pad=pad_id_of(task, tokenizer),
     )
 
 
@@ -222,7 +222,7 @@ def _sequences(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -
     return rows, sum(len(row.tokens) for row in rows) < whole
 
 
-def padding_id(task: Task, tokenizer: Tokenizer) -> int:
+def pad_id_of(task: Task, tokenizer: Tokenizer) -> int:
     """The id that fills up short rows."""
     if task.in_text:
         return tokenizer.pad_id

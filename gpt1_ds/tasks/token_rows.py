@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import NO_LABEL, Example, Task
-from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s, padding_id
+from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s, pad_id_of
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
@@ -322,7 +322,7 @@ def _common(
         "groups": tuple(examples[owner].group for owner in owners),
         "truncated": 0,  # nothing is: a longer text has several rows
         "limit": limit,
-        "pad": padding_id(task, tokenizer),
+        "pad": pad_id_of(task, tokenizer),
         "owners": np.array(owners, dtype=np.int64),
         "examples": tuple(examples),
     }
