@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ def find(word: str, text_key: str) -> Input:
     datasets = library(word)
     if datasets.config.HF_HUB_OFFLINE:
         return _prepared(datasets, word, name, config, split, text_key)
-    with Explained(word):
+    with explained(word):
         limit_hub_clients()
         builder = _asked(lambda: datasets.load_dataset_builder(name, config))
         revision = builder.hash
@@ -145,25 +146,22 @@ def _check_column(word: str, stream: Any, key: str) -> None:
         raise DataError(f"{word}: column {key!r} is {kind}, not text; {there}; name another by --text-key")
 
 
-class Explained:
-    """What the library says of a dataset that cannot be read, in one line."""
+@contextmanager
+def explained(word: str) -> Iterator[None]:
+    """What the library says in this block of a dataset that cannot be read, in one line."""
+    from datasets.exceptions import DatasetNotFoundError
 
-    def __init__(self, word: str) -> None:
-        self.word = word
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        from datasets.exceptions import DatasetNotFoundError
-
-        if isinstance(error, DatasetNotFoundError):
-            way = "look at the name, or set HF_TOKEN to a token that may read it"
-            raise DataError(f"{self.word}: {one_line(error)}; {way}") from None
-        if isinstance(error, ValueError):  # of a configuration or split
-            raise DataError(f"{self.word}: {one_line(error)}") from None
-        if error is not None and of_network(error):
-            raise WorldError(f"{self.word}: the hub does not answer ({one_line(error)}); run again later") from None
+    try:
+        yield
+    except DatasetNotFoundError as error:
+        way = "look at the name, or set HF_TOKEN to a token that may read it"
+        raise DataError(f"{word}: {one_line(error)}; {way}") from None
+    except ValueError as error:  # of a configuration or split
+        raise DataError(f"{word}: {one_line(error)}") from None
+    except Exception as error:
+        if not of_network(error):
+            raise
+        raise WorldError(f"{word}: the hub does not answer ({one_line(error)}); run again later") from None
 
 
 def of_network(error: BaseException) -> bool:

@@ -32,7 +32,6 @@ from gpt1_ds.tracking.record import Entry, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
 SENTINEL = "<extra_id_0>"
-NOTHING = np.zeros(0, dtype=np.int32)
 
 
 class Continuations:
