@@ -35,7 +35,7 @@ def find(word: str, text_key: str) -> Input:
     datasets = library(word)
     if datasets.config.HF_HUB_OFFLINE:
         return _prepared(datasets, word, name, config, split, text_key)
-    with explained(word):
+    with errors_of_hub(word):
         limit_hub_clients()
         builder = _asked(lambda: datasets.load_dataset_builder(name, config))
         revision = builder.hash
@@ -147,7 +147,7 @@ def _check_column(word: str, stream: Any, key: str) -> None:
 
 
 @contextmanager
-def explained(word: str) -> Iterator[None]:
+def errors_of_hub(word: str) -> Iterator[None]:
     """What the library says in this block of a dataset that cannot be read, in one line."""
     from datasets.exceptions import DatasetNotFoundError
 
