@@ -28,6 +28,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,8 +163,12 @@ class Encoded:
     def data_hash(self) -> str:
         """Hex sha256 of tokens, borders, labels and targets."""
         targets = self.targets if self.targets is not None else np.zeros(0, dtype=np.float32)
-        parts = (self.tokens, self.offsets, self.labels, targets)
-        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+        return hash_arrays(self.tokens, self.offsets, self.labels, targets)
+
+
+def hash_arrays(*parts: NDArray[Any]) -> str:
+    """Hex sha256 of the bytes of these arrays, one after the other."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
 def length_limit(config: TaskConfig, context: int) -> int:
