@@ -44,6 +44,7 @@ ROLES = {  # that each kind has; it may have more
     TOKENIZER_JSON: ("eod",),
     SENTENCEPIECE_MODEL: ("eod",),
 }
+MASK_SYMBOLS = {"cls": "<cls>", "separator": "<sep>", "pad": "<pad>", "mask": "<mask>"}  # of `--masks`
 MAX_METADATA_BYTES = 1 << 20
 MAX_WORDS = 1 << 18  # about 60 MiB; a full cache is emptied, which costs one encoding per word
 MAX_LETTERS = 64  # longer words hardly come back

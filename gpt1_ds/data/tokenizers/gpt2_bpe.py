@@ -14,13 +14,12 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import tokenizer_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, published_json, published_lines
+from gpt1_ds.data.tokenizers.base import MASK_SYMBOLS, Metadata, SpecialIds, published_json, published_lines
 from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, FEWEST, TokenizerJson, check_piece_count
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
 TASK_SYMBOLS = {"start": "<start>", "delimiter": "<delimiter>", "extract": "<extract>"}
-MASK_SYMBOLS = {"cls": "<cls>", "separator": "<sep>", "pad": "<pad>", "mask": "<mask>"}
 OWN_SYMBOLS = {"eod": ENDOFTEXT, **TASK_SYMBOLS, **MASK_SYMBOLS}
 ROBERTA_SYMBOLS = {
     "unknown": "<unk>",
@@ -65,14 +64,10 @@ def contents(vocabulary: Mapping[str, int], merges: list[tuple[str, str]], speci
     )
 
 
-def is_roberta(vocabulary: Mapping[str, int]) -> bool:
-    """Whether this is fairseq's order of ids, which begins with its own control symbols."""
-    return all(symbol in vocabulary for symbol in ROBERTA_SYMBOLS.values())
-
-
 def byte_level_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     """The roles whose symbols a vocabulary holds: RoBERTa's, else those of GPT-2 and of this program."""
-    symbols = ROBERTA_SYMBOLS if is_roberta(vocabulary) else OWN_SYMBOLS
+    is_roberta = vocabulary.keys() >= set(ROBERTA_SYMBOLS.values())  # of fairseq, whose ids begin with its symbols
+    symbols = ROBERTA_SYMBOLS if is_roberta else OWN_SYMBOLS
     return SpecialIds(**{role: vocabulary[symbol] for role, symbol in symbols.items() if symbol in vocabulary})
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.text import is_utf8
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes, published_json
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     encoder: dict[str, int] = published_json(path, content)
     ids = list(encoder.values()) if isinstance(encoder, dict) else []
     whole = all(type(number) is int for number in ids) and sorted(ids) == list(range(TEXT_IDS))
-    if not whole or any("\ud800" <= letter <= "\udfff" for piece in encoder for letter in piece):
+    if not whole or not all(map(is_utf8, encoder)):
         raise DataError(f"{path}: not the released vocabulary of ids 0 to {TEXT_IDS - 1}; download it again")
     if NEWLINE not in encoder:
         raise DataError(f"{path}: has no id for the newline; download it again")

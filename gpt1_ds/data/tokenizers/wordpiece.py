@@ -87,11 +87,6 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     return vocabulary
 
 
-def settings(lower_case: bool) -> bytes:
-    """The file SETTINGS."""
-    return json.dumps({LOWER_CASE: lower_case}).encode()
-
-
 def read_settings(path: Path, content: bytes) -> bool:
     """Whether text is lower-cased. Raises DataError for what does not say so."""
     try:
@@ -134,7 +129,8 @@ def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool) -> tuple
     vocabulary = made.get_vocab(with_added_tokens=False)
     check_piece_count(vocab_size, len(vocabulary))
     pieces = "".join(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.__getitem__))
-    return wordpiece_ids(vocabulary), {VOCABULARY: pieces.encode(), SETTINGS: settings(lower_case=not cased)}
+    settings = json.dumps({LOWER_CASE: not cased})
+    return wordpiece_ids(vocabulary), {VOCABULARY: pieces.encode(), SETTINGS: settings.encode()}
 
 
 def alphabet(lines: Sequence[str], cased: bool) -> list[str]:
