@@ -103,8 +103,7 @@ def of_engine(engine: Engine, config: Config, head: HeadSpec | None = None) -> D
         want = Slice(0, geometry.cut, 0, geometry.elements)
         return assemble(geometry, want, slices[info.name], read).view(info.shape)
 
-    alone = replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
-    return whole_model(alone, value, head).to(engine.device)
+    return whole_model(for_one_rank(config), value, head).to(engine.device)
 
 
 def publish(
@@ -139,6 +138,11 @@ def publish(
             facts[KEY] = write(folder, vector)
         contents = Contents(facts["step"], facts, to_carried_yaml(config), tokenizer)
         complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
+
+
+def for_one_rank(config: Config) -> Config:
+    """The configuration of the same model on one rank, which recomputes nothing."""
+    return replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
 
 
 def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: HeadSpec | None = None) -> DenseModel:

@@ -159,15 +159,12 @@ def _kept(found: Report) -> Iterator[str]:
     what = "Triton kernels, CUDA graphs and overlapped reductions"
     if found.holds:
         kept = proof.keep(key, found.world)
-        yield f"{what} are on from now on for this GPU and these versions on {_several(found.world)}: {kept}"
+        ranks = "any number of ranks" if found.world > 1 else "one rank"
+        yield f"{what} are on from now on for this GPU and these versions on {ranks}: {kept}"
     else:
         proof.forget(key)
         again = "; run it once more: what was compiled is kept" * (not found.failing)
         yield f"{what} stay off{again}"
-
-
-def _several(ranks: int) -> str:
-    return "any number of ranks" if ranks > 1 else "one rank"
 
 
 def report() -> int:
