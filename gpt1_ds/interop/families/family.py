@@ -238,8 +238,7 @@ class Family:
     def their_names(self, name: str) -> tuple[str, ...]:
         """Short names for a canonical one. Raises KeyError for what this family does not have."""
         found = _BLOCK.search(name)
-        pattern = _BLOCK.sub("*", name, count=1)
-        return tuple(theirs.replace("*", found[0] if found else "*") for theirs in self._table[pattern].theirs)
+        return tuple(theirs.replace("*", found[0] if found else "*") for theirs in self._rule(name).theirs)
 
     def with_token_head(self, kind: Kind) -> Family:
         """This family with the head of its ...ForQuestionAnswering (`span`) or ...ForTokenClassification (`tags`)."""
