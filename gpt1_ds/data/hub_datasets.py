@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
+from gpt1_ds.common.remote import asked
 from gpt1_ds.data.remote import limit_hub_clients
 from gpt1_ds.data.segments import HubShard, Input
 from gpt1_ds.data.tables import DEFAULT_SPLIT, arrow_file
 
-T = TypeVar("T")
 PREFIX, FORMAT = "hf:", "hf"
 PAUSES = (1.0, 4.0, 16.0)  # seconds before each further try, after those of the library
 _FORM = f"{PREFIX}NAME[:CONFIG][:SPLIT]"
@@ -37,9 +37,9 @@ def find(word: str, text_key: str) -> Input:
         return _prepared(datasets, word, name, config, split, text_key)
     with errors_of_hub(word):
         limit_hub_clients()
-        builder = _asked(lambda: datasets.load_dataset_builder(name, config))
+        builder = asked(lambda: datasets.load_dataset_builder(name, config), deadline.LISTING_SECONDS)
         revision = builder.hash
-        stream = _asked(lambda: open_stream(datasets, name, config, split, revision))
+        stream = asked(lambda: open_stream(datasets, name, config, split, revision), deadline.LISTING_SECONDS)
         _check_column(word, stream, text_key)
     shards = int(stream.num_shards)
     return Input(
@@ -73,7 +73,7 @@ def rows_of(name: str, opened: Callable[[], Any]) -> Iterator[dict[str, Any]]:
     for pause in (*PAUSES, None):
         try:
             limit_hub_clients()
-            stream = _asked(opened)
+            stream = asked(opened, deadline.LISTING_SECONDS)
             left = stream.skip(done) if done else stream
             for row in deadline.each_within(deadline.LISTING_SECONDS, left):
                 done += 1
@@ -113,10 +113,6 @@ def library(word: str) -> Any:
     return datasets
 
 
-def _asked(question: Callable[[], T]) -> T:
-    return deadline.within(deadline.LISTING_SECONDS, question)
-
-
 def open_stream(datasets: Any, name: str, config: str | None, split: str, revision: str | None) -> Any:
     """A split as a stream of rows, from the files of one commit."""
     return datasets.load_dataset(name, config, split=split, streaming=True, revision=revision)
@@ -137,7 +133,7 @@ def _prepared(datasets: Any, word: str, name: str, config: str | None, split: st
 
 
 def _check_column(word: str, stream: Any, key: str) -> None:
-    features = stream.features or _asked(stream._resolve_features).features
+    features = stream.features or asked(stream._resolve_features, deadline.LISTING_SECONDS).features
     there = f"it has {', '.join(features)}"
     if key not in features:
         raise DataError(f"{word}: no column {key!r}; {there}; name the one with the text by --text-key")

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
 from gpt1_ds.common.files import naming
+from gpt1_ds.common.remote import asked
 from gpt1_ds.data.tokenizers import roles, sentencepiece_model, t5_unigram, tokenizer_json
 from gpt1_ds.data.tokenizers.base import published_json
 from gpt1_ds.data.tokenizers.tokenizer_json import FILE
@@ -201,7 +201,7 @@ def download(name: str) -> Path:
     folder = None
     for file in FILES:
         try:
-            found = deadline.within(deadline.ANSWER_SECONDS, partial(hf_hub_download, name, file))
+            found = asked(partial(hf_hub_download, name, file))
             folder = Path(found).parent
         except errors.GatedRepoError:
             raise DataError(f"--hf {name}: is gated; ask for access on its page, and set HF_TOKEN") from None

@@ -37,7 +37,6 @@ class Span(Task):
 
     @property
     def may_refuse(self) -> bool:
-        """Whether a question may have no answer."""
         return NO_ANSWER in self.labels
 
     def gold(self, examples: Sequence[Example]) -> Objects:
