@@ -13,12 +13,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint import manifest, whole
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.data.dataset import hash_data
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.interop import huggingface, imported
+from gpt1_ds.interop import huggingface
 
 TASK = {"name": "x", "kind": "classification", "layout": "single", "labels": ["a", "b"], "metrics": ["accuracy"]}
 HEAD = {"outputs": 2, "sequences": 1, "choice": False, "dropout": 0.1, "lm_coefficient": 0.5}
@@ -169,7 +169,7 @@ def mutate_index(draw: random.Random, folder: Path) -> None:
 
 
 def mutate_state(draw: random.Random, folder: Path) -> None:
-    draw.choice((change_header, change_bytes))(draw, folder / imported.TENSORS)
+    draw.choice((change_header, change_bytes))(draw, folder / whole.TENSORS)
     sign_checkpoint(folder)
 
 

@@ -75,6 +75,11 @@ def read_object(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     return value
 
 
+def read_optional(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file of the folder; an empty one where there is no such file. Raises CheckpointError."""
+    return read_object(inside(folder, name)) if (folder / name).exists() else {}
+
+
 def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> Any:
     """The JSON value in a file of at most `limit` bytes. Raises CheckpointError."""
     size = path.stat().st_size

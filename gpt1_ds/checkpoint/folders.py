@@ -80,7 +80,7 @@ def is_multiple(folder: Path, settings: CheckpointConfig) -> bool:
     return settings.keep_every > 0 and (step_of(folder) or 0) % settings.keep_every == 0
 
 
-def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path] = ()) -> None:
+def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path]) -> None:
     """Delete what is older than the newest `keep`, except multiples of `keep_every`, what `latest` and `best` name, and
     for now what is `spared`. What the disk keeps is said.
     """

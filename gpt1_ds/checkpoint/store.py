@@ -58,7 +58,7 @@ class Store:
         """Write a local file, and read it back. Raises WorldError for other bytes than those of `sha256`."""
         size = path.stat().st_size
         with reached(f"{self.address}/{name}", access="write"):
-            asked(lambda: self._system.put_file(str(path), self._place(name)), _patience(size))
+            asked(lambda: self._system.put_file(str(path), self._place(name)), deadline.upload_seconds(size))
         if self._sha256(name) != sha256:
             raise WorldError(f"{self}/{name}: is not what was written; run again, and look at the store if it stays so")
 
@@ -66,7 +66,7 @@ class Store:
         """Write a file of `size` bytes of the store to `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with reached(f"{self.address}/{name}"):
-            asked(lambda: self._system.get_file(self._place(name), str(path)), _patience(size))
+            asked(lambda: self._system.get_file(self._place(name), str(path)), deadline.upload_seconds(size))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete these files, in this order. One that is not there is deleted already."""
@@ -105,11 +105,6 @@ def check_apart(place: str, folder: Path, key: str) -> None:
     there, here = Path(file_system(place)[1]).resolve(), folder.resolve()
     if there == here or there in here.parents or here in there.parents:
         raise ConfigError(f"{key}: {place} and the run folder {folder} are one, or one is in the other; choose another")
-
-
-def _patience(size: int) -> float:
-    """Seconds that are waited for so many bytes."""
-    return deadline.ANSWER_SECONDS + size / deadline.SLOWEST
 
 
 def whole(names: Iterable[str]) -> list[str]:

@@ -1,5 +1,6 @@
-"""A model in one process from parameters at their full shape, and what an imported model of sentence-transformers has
-besides its encoder."""
+"""A model in one process from parameters at their full shape, and such a model as a checkpoint; what an imported model
+of sentence-transformers has besides its encoder.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +15,27 @@ from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external
-from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble, slice_of, write_tensors
+from gpt1_ds.checkpoint.manager import Contents, complete
+from gpt1_ds.checkpoint.probe import probe_batch
+from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble, slice_of, write_shard, write_tensors
 from gpt1_ds.common.errors import DamagedError
-from gpt1_ds.config import Config
+from gpt1_ds.common.files import published_folder
+from gpt1_ds.config import Config, to_carried_yaml
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.model.sentence_vector import SentenceVector
+from gpt1_ds.objectives.base import Objective
 
 KEY = "sentence"  # of the manifest
 WEIGHTS = "sentence.safetensors"
+TENSORS = "state/rank-00000.safetensors"  # of a checkpoint that one process writes
 
 
 def write(folder: Path, vector: SentenceVector) -> dict[str, Any]:
@@ -96,8 +103,46 @@ def of_engine(engine: Engine, config: Config, head: HeadSpec | None = None) -> D
         want = Slice(0, geometry.cut, 0, geometry.elements)
         return assemble(geometry, want, slices[info.name], read).view(info.shape)
 
-    alone = replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
-    return whole_model(alone, value, head).to(engine.device)
+    return whole_model(for_one_rank(config), value, head).to(engine.device)
+
+
+def publish(
+    out: Path,
+    model: DenseModel,
+    objective: Objective,
+    config: Config,
+    tokenizer: Path,
+    facts: dict[str, Any],
+    vector: SentenceVector | None,
+) -> None:
+    """Write a model of this process as the checkpoint `out`, without moments and without the hash of any data, so that
+    no run resumes from it as if it were its own. The model is run once, for the probe. `facts` of the manifest are
+    those that are not the same for all such checkpoints.
+    """
+    example = probe_batch(objective, config.model)
+    with torch.no_grad():
+        loss = float(model(*example.inputs, *example.labels))
+    facts = {
+        **facts,
+        "layout": {"tensor": 1, "pipeline": 1, "data": 1, "zero": 0, "pipelined": False},
+        "precision": "fp32",
+        "hashes": {**facts["hashes"], "data": ""},
+        "loss_scaler": {},
+        "probe": {"loss": loss, "precision": "fp32"},
+    }
+    pairs = [(names.info(parameter), parameter.detach()) for parameter in model.parameters()]
+    fragments = [Fragment(info, 0, value[: info.shape[0]].reshape(-1)) for info, value in pairs]  # without pad rows
+    with published_folder(out) as folder:
+        (folder / "state").mkdir()
+        if vector is not None:
+            facts[KEY] = write(folder, vector)
+        contents = Contents(facts["step"], facts, to_carried_yaml(config), tokenizer)
+        complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
+
+
+def for_one_rank(config: Config) -> Config:
+    """The configuration of the same model on one rank, which recomputes nothing."""
+    return replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
 
 
 def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: HeadSpec | None = None) -> DenseModel:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.files import naming
-from gpt1_ds.common.log import say
 from gpt1_ds.common.text import shown
+from gpt1_ds.launcher import libraries
 
 if TYPE_CHECKING:
     from gpt1_ds.interop.hub import Repository
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 ONLY = {"--public": "public", "--update": "update", "--yes": "yes", "--dry-run": "dry_run", "--license": "license"}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `checkpoint export` that upload."""
+def _upload_options(parser: argparse.ArgumentParser) -> None:
     pushed = "also upload it as this repository, OWNER/NAME, private (default: do not); the token is HF_TOKEN's"
     parser.add_argument("--push-to-hub", metavar="REPO", help=pushed)
     licence = "of what is uploaded, like apache-2.0 (default: asked on a terminal)"
@@ -105,7 +105,7 @@ def _draw_curves(run: Path, out: Path) -> bool:
     try:
         drawn: dict[str, Any] = figures.draw(curves.data([runs.read(run)]))
     except UserError as error:
-        say(f"no figure of the curves: {error.problems[0]}")
+        log.say(f"no figure of the curves: {error.problems[0]}")
         return False
     with naming(out):
         drawn["loss"].savefig(out, dpi=130, bbox_inches="tight")
@@ -154,7 +154,6 @@ def verify(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint import manifest
     from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.checkpoint.verify import verify_files
-    from gpt1_ds.common import log
 
     folder = find_checkpoint(Path(options.checkpoint))
     facts = manifest.read(folder)
@@ -172,8 +171,6 @@ def _average_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _average(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher import libraries
-
     libraries.load()
     from gpt1_ds.evaluation.average import average_checkpoints
     from gpt1_ds.interop import imported
@@ -188,12 +185,10 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
     parser.add_argument("--to", choices=("hf",), required=True, help="hf: a model of transformers and its tokenizer")
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for it")
-    add_options(parser)
+    _upload_options(parser)
 
 
 def _export(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher import libraries
-
     repository = prepare(options)
     libraries.load()
     from gpt1_ds.interop import huggingface, imported
@@ -228,8 +223,6 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher import libraries
-
     libraries.load()
     from gpt1_ds.interop import hf_task, huggingface, imported, openai
     from gpt1_ds.training.provenance import provenance
@@ -261,8 +254,6 @@ def _mirror_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _mirror(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher import libraries
-
     libraries.load()
     from gpt1_ds.training import mirror
 
@@ -276,8 +267,6 @@ def _fetch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher import libraries
-
     libraries.load()
     from gpt1_ds.interop import imported
     from gpt1_ds.training import mirror

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_CONTINUE, UserError
 from gpt1_ds.common.text import amount, byte_size
 from gpt1_ds.tasks.hub_sets import OUT, SETS
@@ -33,7 +34,6 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import log
     from gpt1_ds.data.build import build
 
     more = {"split_sentences": options.sentences, "text_key": options.text_key}
@@ -91,7 +91,6 @@ def _adopt_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _adopt(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import log
     from gpt1_ds.data.adopt import adopt
 
     with log.bar(unit="{:.0f} pairs".format) as show:
@@ -124,7 +123,6 @@ def _dataset(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import log
     from gpt1_ds.common.text import shown
     from gpt1_ds.data.verify import verify_dataset
 
@@ -164,7 +162,6 @@ def _fetch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import log
     from gpt1_ds.tasks.fetch import fetch, find_set
 
     if options.list == bool(options.names):

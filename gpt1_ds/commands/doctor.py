@@ -23,6 +23,7 @@ from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, Training
 from gpt1_ds.common.files import this_node
 from gpt1_ds.common.versions import installed
 from gpt1_ds.diagnostics.report import Ledger, Record, Report, read_report, report_name, verdict
+from gpt1_ds.launcher import libraries
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
@@ -96,8 +97,6 @@ def check_gpus(out: Path | None) -> int:
             f"doctor --gpu: torch {torch.__version__} sees no GPU here; install the CUDA build (bash tools/setup.sh "
             "--gpu), or run it on a node that has GPUs"
         )
-    from gpt1_ds.launcher import libraries
-
     libraries.load()
     from gpt1_ds.diagnostics.self_proof import configuration
 
@@ -160,15 +159,12 @@ def _kept(found: Report) -> Iterator[str]:
     what = "Triton kernels, CUDA graphs and overlapped reductions"
     if found.holds:
         kept = proof.keep(key, found.world)
-        yield f"{what} are on from now on for this GPU and these versions on {_several(found.world)}: {kept}"
+        ranks = "any number of ranks" if found.world > 1 else "one rank"
+        yield f"{what} are on from now on for this GPU and these versions on {ranks}: {kept}"
     else:
         proof.forget(key)
         again = "; run it once more: what was compiled is kept" * (not found.failing)
         yield f"{what} stay off{again}"
-
-
-def _several(ranks: int) -> str:
-    return "any number of ranks" if ranks > 1 else "one rank"
 
 
 def report() -> int:
@@ -273,8 +269,6 @@ def _allocator() -> Finding:
 def _backends() -> Iterator[Finding]:
     import torch
     import torch.distributed as dist
-
-    from gpt1_ds.launcher import libraries
 
     libraries.load()
     from deepspeed.accelerator import get_accelerator

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import naming
-from gpt1_ds.common.log import say
 from gpt1_ds.common.text import shown
+from gpt1_ds.launcher import libraries
 
 if TYPE_CHECKING:
     from gpt1_ds.evaluation.embed import Embedder, Float32s
@@ -93,8 +94,6 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _embedder(options: argparse.Namespace) -> Embedder:
-    from gpt1_ds.launcher import libraries
-
     libraries.load()
     from gpt1_ds.evaluation.embed import Embedder
     from gpt1_ds.evaluation.load import load_checkpoint
@@ -103,14 +102,12 @@ def _embedder(options: argparse.Namespace) -> Embedder:
 
 
 def _vectors(embedder: Embedder, texts: list[str]) -> Float32s:
-    from gpt1_ds.common import log
-
     before = embedder.cut
     with log.bar(len(texts), unit="{:,.0f} texts".format) as show:
         vectors = embedder.vectors(texts, show)
     if embedder.cut > before:
         most = embedder.frame.most
-        say(f"{embedder.cut - before} of {len(texts)} texts are longer than {most} tokens and cut")
+        log.say(f"{embedder.cut - before} of {len(texts)} texts are longer than {most} tokens and cut")
     return vectors
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.launcher import libraries
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
@@ -97,7 +98,6 @@ def _check(options: argparse.Namespace) -> None:
 
 def _calibrate(name: str | None) -> None:
     """Measure this machine and keep the result where it will be found."""
-    from gpt1_ds.launcher import libraries
     from gpt1_ds.plan import machine
 
     if name in machine.PRESETS:

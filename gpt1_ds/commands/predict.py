@@ -15,6 +15,7 @@ from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.log import say
+from gpt1_ds.launcher import libraries
 
 if TYPE_CHECKING:
     from gpt1_ds.evaluation.predict import Predictor
@@ -40,8 +41,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     UserError.raise_all(_problems(options))
-    from gpt1_ds.launcher import libraries
-
     libraries.load()
     from gpt1_ds.evaluation.load import load_checkpoint
     from gpt1_ds.evaluation.predict import Predictor, write_lines

@@ -13,6 +13,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import append
 from gpt1_ds.common.text import shown
+from gpt1_ds.launcher import libraries
 
 if TYPE_CHECKING:
     from gpt1_ds.evaluation.load import Loaded
@@ -54,7 +55,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.evaluation.sampling import Sampling
-    from gpt1_ds.launcher import libraries
 
     names = Sampling.__dataclass_fields__
     sampling = Sampling(**{name: value for name, value in vars(options).items() if name in names})
@@ -63,21 +63,18 @@ def _run(options: argparse.Namespace) -> int:
     if options.samples < 1 or (options.input and options.samples > 1):
         raise UserError(f"--samples {options.samples} must be at least 1, and 1 with --input, whose rows have seeds")
     libraries.load()
-    from gpt1_ds.evaluation.generate import several_answers, several_continuations
+    from gpt1_ds.evaluation.generate import answers, several_texts
     from gpt1_ds.evaluation.load import load_checkpoint
 
     loaded = load_checkpoint(options.checkpoint)
     if options.input:
-        from gpt1_ds.evaluation.generate import answers
-
         for lines in answers(loaded, Path(options.input), sampling):
             print("\n".join(lines), flush=True)
     else:
-        is_prompt = options.source is None
-        given = options.prompt if is_prompt else options.source
-        write = several_continuations if is_prompt else several_answers
-        for number, text in enumerate(write(loaded, given, sampling, options.samples)):
-            print(*(["---"] if number else []), shown(given + text if is_prompt else text), sep="\n")
+        is_source = options.source is not None
+        given = options.source if is_source else options.prompt
+        for number, text in enumerate(several_texts(loaded, given, sampling, options.samples, is_source=is_source)):
+            print(*(["---"] if number else []), shown(text if is_source else given + text), sep="\n")
             _keep(loaded, given, text)
     return 0
 
@@ -104,8 +101,6 @@ def _fill_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fill(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher import libraries
-
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
     libraries.load()

@@ -222,12 +222,6 @@ def _given(text: str | None) -> dict[str, float]:
     return given
 
 
-COMMANDS = (
-    Command("fit", "the law of loss, from results.csv", _fit, _fit_options),
-    Command("predict", "loss, best size and data needed, from a fit", _predict, _predict_options),
-)
-
-
 def _study_options(parser: argparse.ArgumentParser) -> None:
     shared.study(parser, "scaling/books")
 
@@ -342,7 +336,8 @@ COMMAND = Group(
         Command("submit", "the same, as an array of SLURM jobs", _submit, _submit_options),
         Command("status", "how far every cell is", _status, _study_options),
         Command("collect", "run folders -> results.csv", _collect, _collect_options),
-        *COMMANDS,
+        Command("fit", "the law of loss, from results.csv", _fit, _fit_options),
+        Command("predict", "loss, best size and data needed, from a fit", _predict, _predict_options),
         Command("report", "figures and tables as one page", _report, _study_options),
     ),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import log
     from gpt1_ds.common.text import count
     from gpt1_ds.data.tokenizers.train import train_tokenizer
 

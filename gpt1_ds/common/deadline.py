@@ -19,15 +19,16 @@ T = TypeVar("T")
 _END = object()
 
 
+def upload_seconds(size: int) -> float:
+    """Returns how long a file of `size` bytes may take on its way, and its answer."""
+    return ANSWER_SECONDS + size / SLOWEST
+
+
 def within(seconds: float, call: Callable[[], T]) -> T:
     """Returns what `call` gives. It runs in a thread of its own, which is left behind when it takes longer than
     `seconds`. Raises TimeoutError then, and whatever the call raises.
     """
-    return next(each_within(seconds, _once(call)))
-
-
-def _once(call: Callable[[], T]) -> Iterator[T]:
-    yield call()
+    return next(each_within(seconds, (one() for one in (call,))))
 
 
 def each_within(seconds: float, items: Iterable[T]) -> Iterator[T]:

@@ -234,7 +234,8 @@ def one_at_a_time(folder: Path) -> Iterator[bool]:
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _wait_for(descriptor)
+        with contextlib.suppress(OSError):  # some mounts of Lustre have no flock, and NFS none of folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())
     finally:
         os.close(descriptor)
@@ -249,11 +250,6 @@ def _is_flocked(descriptor: int) -> bool:
     except OSError:
         return True
     return True
-
-
-def _wait_for(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # some mounts of Lustre have no flock, and NFS none of folders
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def is_held(path: Path) -> bool:

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
@@ -133,11 +132,6 @@ def _write(stream: IO[str], message: str) -> None:
         print(message, file=cast(IO[str], _Terminal(stream)), flush=True)
 
 
-def above(write: Callable[[str], None]) -> AbstractContextManager[None]:
-    """While the block runs, every line is printed by `write`: it knows how to keep a progress bar below them."""
-    return _listed(_ABOVE, write)
-
-
 @contextlib.contextmanager
 def _listed(functions: list[Callable[[str], None]], function: Callable[[str], None]) -> Iterator[None]:
     functions.append(function)
@@ -195,7 +189,7 @@ def bar(
 
     with contextlib.ExitStack() as stack:
         drawn = stack.enter_context(Bar(terminal(), total, done, unit))
-        stack.enter_context(above(drawn.print))
+        stack.enter_context(_listed(_ABOVE, drawn.print))
         stack.enter_context(_listed(_SHOWN, lambda words: drawn.show(words=words)))
         stack.enter_context(_removed_at_termination(drawn.stop))
         yield drawn.show

@@ -52,10 +52,8 @@ def asked(question: Callable[[], T], seconds: float | None = None) -> T:
 
 
 @contextmanager
-def reached(
-    address: str, error: type[UserError] = DataError, access: Literal["read", "write"] = "read"
-) -> Iterator[None]:
-    """Errors of any file system in one line: an `error` where the person has to mend something, WorldError where the
+def reached(address: str, access: Literal["read", "write"] = "read") -> Iterator[None]:
+    """Errors of any file system in one line: DataError where the person has to mend something, WorldError where the
     same may succeed later. `access` is what is tried there.
     """
     shown = without_secrets(address)
@@ -64,17 +62,18 @@ def reached(
     except UserError:
         raise
     except (ImportError, ValueError) as problem:  # its library is not installed; an unknown protocol
-        raise error(f"{shown}: {one_line(without_secrets(str(problem)))}") from None
+        raise DataError(f"{shown}: {one_line(without_secrets(str(problem)))}") from None
     except FileNotFoundError:
-        raise error(f"{shown}: no such file; look at the address") from None
+        raise DataError(f"{shown}: no such file; look at the address") from None
     except PermissionError:
-        raise error(f"{shown}: no right to {access} it; look at your credentials") from None
+        raise DataError(f"{shown}: no right to {access} it; look at your credentials") from None
     except Exception as problem:
         # clients have classes of their own that are no OSError: botocore's of a server that is away, for one
         if not isinstance(problem, OSError) and type(problem).__module__.partition(".")[0] in _OURS:
             raise
         why = one_line(without_secrets(str(problem)))
         if "Credential" in type(problem).__name__:
-            raise error(f"{shown}: {why}; set those of your store, like AWS_ACCESS_KEY_ID, or its profile") from None
+            way_out = "set those of your store, like AWS_ACCESS_KEY_ID, or its profile"
+            raise DataError(f"{shown}: {why}; {way_out}") from None
         tried = "read" if access == "read" else "written"
         raise WorldError(f"{shown}: cannot be {tried} ({why}); run again when the network is well") from None

@@ -14,6 +14,11 @@ def shown(text: str) -> str:
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written as UTF-8. Python has halves of surrogate pairs in the place of other bytes."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def is_missing(value: object) -> bool:
     """Whether a cell or the value of a key is missing: null, NaN (which Python writes into JSON), or only blanks. A key
     that is not there has the value null.

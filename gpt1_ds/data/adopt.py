@@ -14,13 +14,21 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
 from gpt1_ds.common.log import Show, show_nothing
-from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
+from gpt1_ds.data.dataset import (
+    DESCRIPTION,
+    SENTENCE_COUNTS,
+    TOKENIZER,
+    Dataset,
+    TokenStream,
+    description_of,
+    hash_data,
+)
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard
 from gpt1_ds.data.split import TRAIN, VALIDATION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.verify import BLOCK_TOKENS, check_index
+from gpt1_ds.data.verify import BLOCK_TOKENS, check_index, token_blocks
 
 ENDINGS = (".bin", ".idx")
 
@@ -134,19 +142,11 @@ def _opened(prefix: Path) -> Shard:
 
 def _read(shard: Shard, tokenizer: Tokenizer, bytes_of: Any) -> tuple[str, int]:
     """(hex sha256, UTF-8 bytes of text) of all tokens, each in the vocabulary."""
-    digest, text_bytes, start = hashlib.sha256(), 0, 0
-    with open(shard.bin_path, "rb") as file:
-        while len(block := np.fromfile(file, shard.dtype, BLOCK_TOKENS)):
-            wrong = np.flatnonzero((block < 0) | (block >= tokenizer.vocab_size))
-            if len(wrong):
-                at = (start + int(wrong[0])) * shard.dtype.itemsize
-                raise DataError(
-                    f"{shard.bin_path}: byte {at}: token id {block[wrong[0]]} is not in the tokenizer's vocabulary of "
-                    f"{tokenizer.vocab_size}; name the --tokenizer that the data was made with"
-                )
-            digest.update(block.data)
-            text_bytes += int(bytes_of[block].sum())
-            start += len(block)
+    digest, text_bytes, size = hashlib.sha256(), 0, tokenizer.vocab_size
+    vocabulary = f"the tokenizer's vocabulary of {size}; name the --tokenizer that the data was made with"
+    for block in token_blocks(shard, size, vocabulary):
+        digest.update(block.data)
+        text_bytes += int(bytes_of[block].sum())
     return digest.hexdigest(), text_bytes
 
 
@@ -176,25 +176,12 @@ def _count_sentences(folder: Path, splits: dict[str, Any], dtype: str, tokenizer
 
 
 def _describe(pairs: dict[str, list[Path]], splits: dict[str, Any], dtype: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    data_hash = hash_data(splits, dtype, tokenizer.fingerprint)
-    key = hashlib.sha256(json.dumps(["adopted", data_hash]).encode()).hexdigest()
-    return {
-        "format": FORMAT,
-        "data_hash": data_hash,
-        "key": key,
-        "dtype": dtype,
-        "tokenizer": {
-            "kind": tokenizer.kind,
-            "vocab_size": tokenizer.vocab_size,
-            "eod_id": tokenizer.eod_id,
-            "fingerprint": tokenizer.fingerprint,
-        },
-        "options": {"adopted": True},
-        "inputs": [
-            {"name": prefix.name, "files": 2, "size": shard["bin_size"], "documents": shard["documents"]}
-            for name, prefixes in pairs.items()
-            if name in splits
-            for prefix, shard in zip(prefixes, splits[name]["shards"], strict=True)
-        ],
-        "splits": splits,
-    }
+    made_of = ["adopted", hash_data(splits, dtype, tokenizer.fingerprint)]
+    inputs = [
+        {"name": prefix.name, "files": 2, "size": shard["bin_size"], "documents": shard["documents"]}
+        for name, prefixes in pairs.items()
+        if name in splits
+        for prefix, shard in zip(prefixes, splits[name]["shards"], strict=True)
+    ]
+    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+    return description_of(splits, dtype, tokenizer, key=key, options={"adopted": True}, inputs=inputs)

@@ -28,7 +28,7 @@ from gpt1_ds.common.log import Show, say, show_nothing
 from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
-from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
+from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, description_of
 from gpt1_ds.data.reading import say_left_out
 from gpt1_ds.data.segments import TEXT_KEY, Input, SourceFile, Unit
 from gpt1_ds.data.sentences import count_sentences
@@ -257,29 +257,16 @@ class _Build:
     def _describe(
         self, units: Sequence[Unit], summaries: Sequence[PartSummary], splits: dict[str, Any]
     ) -> dict[str, Any]:
-        tokenizer, dtype = self.tokenizer, token_dtype(self.tokenizer.vocab_size)
         documents = np.zeros(len(self.inputs), dtype=np.int64)
         for unit, part in zip(units, summaries, strict=True):
             documents[unit.input] += part.documents
-        return {
-            "format": FORMAT,
-            "data_hash": hash_data(splits, dtype.name, tokenizer.fingerprint),
-            "key": self.key,
-            "dtype": dtype.name,
-            "tokenizer": {
-                "kind": tokenizer.kind,
-                "vocab_size": tokenizer.vocab_size,
-                "eod_id": tokenizer.eod_id,
-                "fingerprint": tokenizer.fingerprint,
-            },
-            "options": self.options.described(),
-            "inputs": [
-                {"name": one.name, "files": len(one.files), "size": size, "documents": int(number)}
-                for one, number in zip(self.inputs, documents, strict=True)
-                for size in [sum(file.size for file in one.files)]
-            ],
-            "splits": splits,
-        }
+        inputs = [
+            {"name": one.name, "files": len(one.files), "size": size, "documents": int(number)}
+            for one, number in zip(self.inputs, documents, strict=True)
+            for size in [sum(file.size for file in one.files)]
+        ]
+        dtype, options = token_dtype(self.tokenizer.vocab_size).name, self.options.described()
+        return description_of(splits, dtype, self.tokenizer, key=self.key, options=options, inputs=inputs)
 
 
 def _check_named_once(inputs: Sequence[Input]) -> None:

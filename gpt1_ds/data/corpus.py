@@ -28,7 +28,7 @@ from typing import BinaryIO
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.log import say
 from gpt1_ds.common.remote import without_secrets
-from gpt1_ds.common.text import amount, shown
+from gpt1_ds.common.text import amount, is_utf8, shown
 from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data import hub_datasets, remote, tables
 from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit
@@ -167,8 +167,8 @@ def _files_below(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _check_name(name: str) -> None:
-    """Raise DataError for one that is no UTF-8: Python has halves of surrogate pairs in their place."""
-    if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+    """Raise DataError for one that is no UTF-8."""
+    if not is_utf8(name):
         raise DataError(f"{name!a}: the name is no UTF-8 and cannot be written down; rename it")
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import naming, parse_json
 from gpt1_ds.data.shards import DTYPE_CODES, Shard
+from gpt1_ds.data.tokenizers.base import Tokenizer
 
 DESCRIPTION = "dataset.json"
 TOKENIZER = "tokenizer"
@@ -170,6 +171,22 @@ class Dataset:
         if name not in self._streams:
             raise DataError(f"{self.folder}: has no {name} split; build it with `--validation` above 0")
         return self._streams[name]
+
+
+def description_of(
+    splits: Mapping[str, Any], dtype: str, tokenizer: Tokenizer, *, key: str, options: dict[str, Any], inputs: list[Any]
+) -> dict[str, Any]:
+    """Returns what DESCRIPTION says of a dataset. `key` names what it was made of."""
+    return {
+        "format": FORMAT,
+        "data_hash": hash_data(splits, dtype, tokenizer.fingerprint),
+        "key": key,
+        "dtype": dtype,
+        "tokenizer": {name: getattr(tokenizer, name) for name in ("kind", "vocab_size", "eod_id", "fingerprint")},
+        "options": options,
+        "inputs": inputs,
+        "splits": splits,
+    }
 
 
 def hash_data(splits: Mapping[str, Any], dtype: str, tokenizer_fingerprint: str) -> str:

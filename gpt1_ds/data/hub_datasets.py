@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
+from gpt1_ds.common.remote import asked
 from gpt1_ds.data.remote import limit_hub_clients
 from gpt1_ds.data.segments import HubShard, Input
 from gpt1_ds.data.tables import DEFAULT_SPLIT, arrow_file
 
-T = TypeVar("T")
 PREFIX, FORMAT = "hf:", "hf"
 PAUSES = (1.0, 4.0, 16.0)  # seconds before each further try, after those of the library
 _FORM = f"{PREFIX}NAME[:CONFIG][:SPLIT]"
@@ -34,11 +35,11 @@ def find(word: str, text_key: str) -> Input:
     datasets = library(word)
     if datasets.config.HF_HUB_OFFLINE:
         return _prepared(datasets, word, name, config, split, text_key)
-    with Explained(word):
+    with errors_of_hub(word):
         limit_hub_clients()
-        builder = _asked(lambda: datasets.load_dataset_builder(name, config))
+        builder = asked(lambda: datasets.load_dataset_builder(name, config), deadline.LISTING_SECONDS)
         revision = builder.hash
-        stream = _asked(lambda: open_stream(datasets, name, config, split, revision))
+        stream = asked(lambda: open_stream(datasets, name, config, split, revision), deadline.LISTING_SECONDS)
         _check_column(word, stream, text_key)
     shards = int(stream.num_shards)
     return Input(
@@ -72,7 +73,7 @@ def rows_of(name: str, opened: Callable[[], Any]) -> Iterator[dict[str, Any]]:
     for pause in (*PAUSES, None):
         try:
             limit_hub_clients()
-            stream = _asked(opened)
+            stream = asked(opened, deadline.LISTING_SECONDS)
             left = stream.skip(done) if done else stream
             for row in deadline.each_within(deadline.LISTING_SECONDS, left):
                 done += 1
@@ -112,10 +113,6 @@ def library(word: str) -> Any:
     return datasets
 
 
-def _asked(question: Callable[[], T]) -> T:
-    return deadline.within(deadline.LISTING_SECONDS, question)
-
-
 def open_stream(datasets: Any, name: str, config: str | None, split: str, revision: str | None) -> Any:
     """A split as a stream of rows, from the files of one commit."""
     return datasets.load_dataset(name, config, split=split, streaming=True, revision=revision)
@@ -136,7 +133,7 @@ def _prepared(datasets: Any, word: str, name: str, config: str | None, split: st
 
 
 def _check_column(word: str, stream: Any, key: str) -> None:
-    features = stream.features or _asked(stream._resolve_features).features
+    features = stream.features or asked(stream._resolve_features, deadline.LISTING_SECONDS).features
     there = f"it has {', '.join(features)}"
     if key not in features:
         raise DataError(f"{word}: no column {key!r}; {there}; name the one with the text by --text-key")
@@ -145,25 +142,22 @@ def _check_column(word: str, stream: Any, key: str) -> None:
         raise DataError(f"{word}: column {key!r} is {kind}, not text; {there}; name another by --text-key")
 
 
-class Explained:
-    """What the library says of a dataset that cannot be read, in one line."""
+@contextmanager
+def errors_of_hub(word: str) -> Iterator[None]:
+    """What the library says in this block of a dataset that cannot be read, in one line."""
+    from datasets.exceptions import DatasetNotFoundError
 
-    def __init__(self, word: str) -> None:
-        self.word = word
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        from datasets.exceptions import DatasetNotFoundError
-
-        if isinstance(error, DatasetNotFoundError):
-            way = "look at the name, or set HF_TOKEN to a token that may read it"
-            raise DataError(f"{self.word}: {one_line(error)}; {way}") from None
-        if isinstance(error, ValueError):  # of a configuration or split
-            raise DataError(f"{self.word}: {one_line(error)}") from None
-        if error is not None and of_network(error):
-            raise WorldError(f"{self.word}: the hub does not answer ({one_line(error)}); run again later") from None
+    try:
+        yield
+    except DatasetNotFoundError as error:
+        way = "look at the name, or set HF_TOKEN to a token that may read it"
+        raise DataError(f"{word}: {one_line(error)}; {way}") from None
+    except ValueError as error:  # of a configuration or split
+        raise DataError(f"{word}: {one_line(error)}") from None
+    except Exception as error:
+        if not of_network(error):
+            raise
+        raise WorldError(f"{word}: the hub does not answer ({one_line(error)}); run again later") from None
 
 
 def of_network(error: BaseException) -> bool:

@@ -29,7 +29,7 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
             found = [place]
             root = _without_query(place).rpartition("/")[0]
         else:
-            found = deadline.within(deadline.LISTING_SECONDS, lambda: system.find(place))
+            found = asked(lambda: system.find(place), deadline.LISTING_SECONDS)
             root = place.rstrip("/")
         # more than what lists some of them
         infos = deadline.each_within(deadline.ANSWER_SECONDS, (system.info(path) for path in found))

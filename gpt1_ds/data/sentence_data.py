@@ -12,7 +12,6 @@ Shapes: G rows of the global batch, R rows that are asked for, B rows of a micro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.dataset import TokenStream
-from gpt1_ds.data.loader import Batch, BatchShape
+from gpt1_ds.data.loader import Batch, BatchShape, HeldOut
 from gpt1_ds.data.pairs import Pairs
 from gpt1_ds.data.rows import TextRows
 from gpt1_ds.data.sentences import Sentences, follow
@@ -146,26 +145,12 @@ class SentenceTraining:
         return GlobalBatch(spans_G, streams, version_G, self.special, self.context)
 
 
-class SentenceHeldOut:
-    """The rows of the validation split's first pass in one fixed order; the same for every run."""
+class SentenceHeldOut(HeldOut):
+    """The rows of the split's first pass."""
 
     def __init__(self, text: Text, context: int, special: SpecialTokens) -> None:
+        super().__init__(text.stream, text.rows_per_pass)
         self.text, self.context, self.special = text, context, special
-
-    @property
-    def stream(self) -> TokenStream:
-        return self.text.stream
-
-    @property
-    def rows(self) -> int:
-        return self.text.rows_per_pass
-
-    def batches(self, shape: BatchShape, limit: int = 0) -> list[list[Any]]:
-        """This rank's micro-batches of the first `limit` global batches (0: all), each a TextRows; the last is
-        filled up with row -1.
-        """
-        total = math.ceil(self.rows / shape.global_batch)
-        return [self._batch(number, shape) for number in range(min(limit or total, total))]
 
     def _batch(self, number: int, shape: BatchShape) -> list[TextRows]:
         number_G: Int64s = number * shape.global_batch + np.arange(shape.global_batch)

@@ -14,7 +14,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.sections import EMBEDDED, PAIRS
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import DESCRIPTION, Dataset
-from gpt1_ds.data.loader import HeldOutData, TrainingData
+from gpt1_ds.data.loader import HeldOut, HeldOutData, TrainingData
 from gpt1_ds.data.pairs import VERSIONS, Pairs, too_few_documents
 from gpt1_ds.data.sentence_data import FullSentences, SentenceHeldOut, SentenceTraining, Text
 from gpt1_ds.data.sentences import Sentences
@@ -33,7 +33,7 @@ class Data:
     """The datasets of a run, opened; `held_out` is the validation split of the first source, None where it has none."""
 
     training: TrainingData | SentenceTraining
-    held_out: HeldOutData | SentenceHeldOut | None
+    held_out: HeldOut | None
     tokenizer: Tokenizer
     tokenizer_folder: Path
     tokenizer_hash: str

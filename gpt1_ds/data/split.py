@@ -105,9 +105,7 @@ def sentence_starts(folder: Path, summary: PartSummary) -> Int64s:
     return np.memmap(folder / SENTENCES, "<i8", "r", shape=(summary.sentences,)).view(np.ndarray)
 
 
-def write_part(
-    folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool, split_sentences: bool = False
-) -> PartSummary:
+def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool, split_sentences: bool) -> PartSummary:
     """Tokenize `unit` into the files of `folder`, in large blocks, so that many short documents cost few writes."""
     dtype, eod = token_dtype(tokenizer.vocab_size), np.array([tokenizer.eod_id], dtype=np.int32)
     ids: list[NDArray[np.int32]] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from gpt1_ds.common.files import sha256_file, write_json
 from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
 from gpt1_ds.data.sentences import count_sentences
-from gpt1_ds.data.shards import Shard
+from gpt1_ds.data.shards import Shard, Tokens
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 DISCOUNT = 0.75
@@ -208,18 +208,23 @@ def check_index(shard: Shard) -> None:
 
 
 def _verify_tokens(shard: Shard, vocab_size: int) -> str:
-    """Hex sha256 of all tokens, each in the vocabulary; read in blocks of bounded memory."""
+    """Hex sha256 of all tokens, each in the vocabulary."""
     digest = hashlib.sha256()
+    for block in token_blocks(shard, vocab_size, f"the vocabulary of {vocab_size}; {_AGAIN}"):
+        digest.update(block.data)
+    return digest.hexdigest()
+
+
+def token_blocks(shard: Shard, vocab_size: int, vocabulary: str) -> Iterator[Tokens]:
+    """Yields all tokens, in blocks of bounded memory. Raises DataError for one that is not in the `vocabulary`, which
+    says what to do, too.
+    """
+    start = 0
     with open(shard.bin_path, "rb") as file:
-        start = 0
         while len(block := np.fromfile(file, shard.dtype, BLOCK_TOKENS)):
             wrong = np.flatnonzero((block < 0) | (block >= vocab_size))
             if len(wrong):
-                at = int(wrong[0])
-                raise DataError(
-                    f"{shard.bin_path}: byte {(start + at) * shard.dtype.itemsize}: token id {block[at]} is not in the "
-                    f"vocabulary of {vocab_size}; {_AGAIN}"
-                )
-            digest.update(block.data)
+                at = (start + int(wrong[0])) * shard.dtype.itemsize
+                raise DataError(f"{shard.bin_path}: byte {at}: token id {block[wrong[0]]} is not in {vocabulary}")
+            yield block
             start += len(block)
-    return digest.hexdigest()

@@ -32,7 +32,6 @@ from gpt1_ds.tracking.record import Entry, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
 SENTINEL = "<extra_id_0>"
-NOTHING = np.zeros(0, dtype=np.int32)
 
 
 class Continuations:
@@ -159,5 +158,4 @@ def evaluate_harness(
 def _tell(checkpoint: Path, out: Path | None, entry: Entry) -> None:
     shown = ", ".join(f"{key} {value:.4g}" for key, value in entry["metrics"].items())
     log.say(f"{checkpoint}: {entry['task']} {entry['split']}: {shown}")
-    if out is not None:
-        merge(out, entry)
+    merge(out, entry)

@@ -201,8 +201,7 @@ def evaluate_sts(
                     continue
                 shown = ", ".join(f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in metrics.items())
                 log.say(f"{checkpoint}: {task} {split} ({embedder.pooling}): {shown}")
-                if out is not None:
-                    merge(out, {**entry, "metrics": metrics})
+                merge(out, {**entry, "metrics": metrics})
         if groups.rank == 0:
             show_evaluation(config, out)
     return 0

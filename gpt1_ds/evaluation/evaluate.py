@@ -6,6 +6,7 @@ but train, and beside them those of controls that were never pre-trained (tasks/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -69,14 +70,6 @@ def _step(groups: ProcessGroups, checkpoint: Path) -> int:
     return int(same_manifest(groups, checkpoint)["step"])
 
 
-def _tell(groups: ProcessGroups, out: Path | None, entry: Entry) -> None:
-    def write() -> None:
-        if out is not None:
-            merge(out, entry)
-
-    groups.on_rank_0(write)
-
-
 def _probe(
     groups: ProcessGroups, checkpoint: Path, probes: Sequence[Probe], out: Path | None, done: Sequence[Entry]
 ) -> None:
@@ -99,7 +92,8 @@ def _probe(
             metrics = probe_metrics(probe, loaded, groups, show)
         if groups.rank == 0:
             log.say(f"{checkpoint}: {PREFIX}{probe.title} {probe.split}: {shown_score(metrics)}")
-        _tell(groups, out, {"task": PREFIX + probe.title, "split": probe.split, "step": step, "metrics": metrics})
+        entry = {"task": PREFIX + probe.title, "split": probe.split, "step": step, "metrics": metrics}
+        groups.on_rank_0(partial(merge, out, entry))
 
 
 def _held_out(
@@ -142,7 +136,7 @@ def _held_out(
         if groups.rank == 0:
             log.say(f"{checkpoint}: {record}{moved}")
         entry = {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics, "data": data.data_hash}
-        _tell(groups, out, entry)
+        groups.on_rank_0(partial(merge, out, entry))
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None, missing: bool = False) -> int:
@@ -183,8 +177,7 @@ def _score(
             record, _ = scorer.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
         if scorer.groups.rank == 0:
             log.say(f"{checkpoint}: {record}")
-            if out is not None:
-                merge(out, score_entry(record, scorer.hashes[split]))
+            merge(out, score_entry(record, scorer.hashes[split]))
 
 
 def _control(data: TaskData, out: Path | None) -> None:
@@ -199,8 +192,7 @@ def _control(data: TaskData, out: Path | None) -> None:
                 entry["data"] = hash_examples(data.splits[split])
                 shown = (f"{key} {'not defined' if x is None else f'{x:.4f}'}" for key, x in metrics.items())
                 log.say(f"{entry['task']} {split}: {', '.join(shown)}")
-                if out is not None:
-                    merge(out, entry)
+                merge(out, entry)
     except (DataError, ValueError) as error:
         log.say(f"{data.task.name}: no further controls: {error}")
 

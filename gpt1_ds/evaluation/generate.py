@@ -33,35 +33,28 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     """A continuation of `prompt` (not repeated), ended early by the end of a document. Raises ConfigError for a model
     that does not continue text.
     """
-    return several_continuations(loaded, prompt, sampling, 1)[0]
-
-
-def several_continuations(loaded: Loaded, prompt: str, sampling: Sampling, count: int) -> list[str]:
-    """Returns `count` of them, drawn with the seeds from `sampling.seed` on."""
-    if loaded.config.model.kind == "encoder_decoder":
-        raise ConfigError(f"sample: {loaded.folder} is an encoder-decoder, which answers a source; use --source")
-    return written(loaded, [prompt] * count, sampling, _seeds(sampling, count))
+    return several_texts(loaded, prompt, sampling, 1, is_source=False)[0]
 
 
 def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     """What the decoder writes; sentinels in it are shown, as they say which span the text after them is. Raises
     ConfigError for a model without a decoder, ArgumentError for a text that is too long.
     """
-    return several_answers(loaded, source, sampling, 1)[0]
+    return several_texts(loaded, source, sampling, 1, is_source=True)[0]
 
 
-def several_answers(loaded: Loaded, source: str, sampling: Sampling, count: int) -> list[str]:
-    """Returns `count` of them, drawn with the seeds from `sampling.seed` on."""
-    if loaded.config.model.kind != "encoder_decoder":
+def several_texts(loaded: Loaded, text: str, sampling: Sampling, count: int, *, is_source: bool) -> list[str]:
+    """Returns `count` answers to a source, or continuations of a prompt, drawn with the seeds from `sampling.seed` on.
+    Raises ArgumentError for several texts of a way of writing that has one alone.
+    """
+    answers = loaded.config.model.kind == "encoder_decoder"
+    if answers and not is_source:
+        raise ConfigError(f"sample: {loaded.folder} is an encoder-decoder, which answers a source; use --source")
+    if is_source and not answers:
         raise ConfigError(f"sample: {loaded.folder} has one stack: it continues text; use --prompt, not --source")
-    return written(loaded, [source] * count, sampling, _seeds(sampling, count))
-
-
-def _seeds(sampling: Sampling, count: int) -> range:
-    """Raises ArgumentError for several texts of a way of writing that has one alone."""
     if count > 1 and (sampling.temperature == 0 or sampling.beams > 1):
         raise ArgumentError(f"samples={count} must be 1 where nothing is drawn: at temperature 0, and with beams")
-    return range(sampling.seed, sampling.seed + count)
+    return written(loaded, [text] * count, sampling, range(sampling.seed, sampling.seed + count))
 
 
 def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Sequence[int] | None = None) -> list[str]:
@@ -96,7 +89,7 @@ def _text_after(tokenizer: Tokenizer, text: str, before: Sequence[int], added: S
     return whole[len(given) :] if given[-1:].isspace() else whole[len(given) :].lstrip(" ")
 
 
-def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str] = ()) -> str:
+def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str]) -> str:
     """What follows the ids `prompt`, decoded alone, as lm-evaluation-harness does it; the token that completes one of
     `stops` is the last.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ from gpt1_ds.checkpoint import manifest, whole
 from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.verify import check_memory, verify_files
-from gpt1_ds.checkpoint.whole import head_of, whole_model
+from gpt1_ds.checkpoint.whole import for_one_rank, head_of, whole_model
 from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.config import Config, load_carried
-from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.model.build import DenseModel
@@ -69,5 +68,4 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
 
 def checkpoint_config(folder: Path) -> Config:
     """The configuration a checkpoint was written under, for one rank."""
-    config = load_carried(folder / "config.yaml")
-    return replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
+    return for_one_rank(load_carried(folder / "config.yaml"))

@@ -117,15 +117,15 @@ class Predictor:
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
         self._limit = length_limit(self.settings, loaded.config.model.context)
         self._longest, model = 0, loaded.config.model
-        limits = self.settings, loaded.tokenizer, self._limit, model.stacks
         if self.task.answers:
             answers = encode_answers(self.task, loaded.tokenizer)
             self._texts = TextToText.of(model.stacks, answers, loaded.tokenizer.pad_id, self._limit, multiple=1)
         if self.task.in_text:
-            self._limit, self._longest = text_limits(self.task, *limits)
+            limits = text_limits(self.task, self.settings, loaded.tokenizer, self._limit, model.stacks)
+            self._limit, self._longest = limits
             self._sampling = sampling_of(self.settings, model, self._longest)
         elif not self.task.reads_tokens:
-            self._reads = Supervised(self.task.head(self.settings, loaded.config.model)).reads
+            self._reads = Supervised(self.task.head(self.settings, model)).reads
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:

@@ -39,7 +39,7 @@ HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32
 
 
 def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups, show: Show = show_nothing) -> dict[str, float]:
-    """The scores of one probe and of its control (see probe_scores.score), the same on every rank."""
+    """The scores of one probe and of its control (see probe_scores.score_probe), the same on every rank."""
     frame = frame_of(loaded)
     asked, fitted = (probe_questions(probe, part, loaded.tokenizer, frame) for part in (probe.examples, probe.train))
 

@@ -91,18 +91,12 @@ class TaskScorer:
         answers are written may be task.decoded_examples of it.
         """
         predictions, loss = self.predict(engine, split)
-        return self._record(split, predictions, loss, step, tokens), predictions
+        return self._record(split, self._metrics(split, predictions), loss, step, tokens), predictions
 
-    def _record(
-        self, split: str, predictions: NDArray[Any], loss: float, step: int, tokens: int, **more: float
-    ) -> TaskRecord:
-        return self._record_of(
-            split, score(self.task_of(split), self.splits[split], predictions), loss, step, tokens, **more
-        )
+    def _metrics(self, split: str, predictions: NDArray[Any]) -> TaskScores:
+        return score(self.task_of(split), self.splits[split], predictions)
 
-    def _record_of(
-        self, split: str, scores: TaskScores, loss: float, step: int, tokens: int, **more: float
-    ) -> TaskRecord:
+    def _record(self, split: str, scores: TaskScores, loss: float, step: int, tokens: int, **more: float) -> TaskRecord:
         task = self.task_of(split)
         if self.groups.rank == 0:
             for warning in scores.warnings:
@@ -211,7 +205,7 @@ class TokenScorer(TaskScorer):
                 self._choose(answered, step)
                 more["null_threshold"] = self.threshold
         found = refused(answered, self.threshold)
-        return self._record(split, found, loss, step, tokens, **more), found
+        return self._record(split, self._metrics(split, found), loss, step, tokens, **more), found
 
     def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
         answered, loss = self._answered(engine, split)
@@ -299,7 +293,7 @@ class WrittenScorer(TaskScorer):
         number_of = {example.id: number for number, example in enumerate(rows.examples)}
         found = self._written(engine, rows, [number_of[example.id] for example in examples])
         scores = score_examples(self.task, examples, found)
-        record = self._record_of(split, scores, self._loss(engine, rows), step, tokens)
+        record = self._record(split, scores, self._loss(engine, rows), step, tokens)
         if "bleu" in self.task.metrics:
             record = replace(record, signature=signature(len(one.targets) for one in examples if one.targets))
         return record, found

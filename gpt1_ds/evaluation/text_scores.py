@@ -113,7 +113,8 @@ class TextScorer(TaskScorer):
         labels = self.splits[split].labels
         known = np.flatnonzero(labels >= 0)
         found, exact = self.task.predictions(scores_NK), float(written_NK[known, labels[known]].mean(dtype=np.float64))
-        return self._record(split, found, self._loss(split, scores_NK), step, tokens, exact_match=exact), found
+        scores, loss = self._metrics(split, found), self._loss(split, scores_NK)
+        return self._record(split, scores, loss, step, tokens, exact_match=exact), found
 
     def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
         scores_NK, _ = self._scored(engine, split)

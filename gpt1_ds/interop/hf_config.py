@@ -41,7 +41,7 @@ def their_config(family: Family, model: ModelConfig, tokenizer: Tokenizer, archi
 Written = tuple[DecodingConfig, int]  # how texts are written, and of how many tokens at most
 
 
-def generation_config(tokenizer: Tokenizer, model: ModelConfig, written: Written | None = None) -> dict[str, Any]:
+def generation_config(tokenizer: Tokenizer, model: ModelConfig, written: Written | None) -> dict[str, Any]:
     """`generation_config.json`: what our sampler never draws is suppressed, and a document's end ends the text; how
     texts are `written` where a model was fine-tuned on that.
     """

@@ -31,18 +31,8 @@ from itertools import pairwise
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers import tokenizer_json
-from gpt1_ds.data.tokenizers.base import (
-    GPT2,
-    OPENAI,
-    SENTENCEPIECE,
-    SENTENCEPIECE_MODEL,
-    T5,
-    TOKENIZER_JSON,
-    UNIGRAM,
-    WORDPIECE,
-    Tokenizer,
-)
+from gpt1_ds.data.tokenizers import base, tokenizer_json
+from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe, SentencePieceUnigram
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
@@ -194,11 +184,11 @@ def sentencepiece_model_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 FORMS: dict[str, Callable[[Tokenizer], dict[str, Any]]] = {
-    SENTENCEPIECE: sentencepiece_json,
-    UNIGRAM: unigram_json,
-    OPENAI: openai_json,
-    **dict.fromkeys((GPT2, WORDPIECE, T5, TOKENIZER_JSON), library_json),
-    SENTENCEPIECE_MODEL: sentencepiece_model_json,
+    base.SENTENCEPIECE: sentencepiece_json,
+    base.UNIGRAM: unigram_json,
+    base.OPENAI: openai_json,
+    **dict.fromkeys((base.GPT2, base.WORDPIECE, base.T5, base.TOKENIZER_JSON), library_json),
+    base.SENTENCEPIECE_MODEL: sentencepiece_model_json,
 }
 
 

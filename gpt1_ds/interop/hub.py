@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.remote import asked
 from gpt1_ds.common.text import byte_size
 from gpt1_ds.config import Config
 
@@ -133,7 +134,6 @@ def _is_private(key: str, value: Any) -> bool:
     return value is None or key in _PRIVATE or isinstance(value, Path) or (isinstance(value, str) and "/" in value)
 
 
-T = TypeVar("T")
 _PART = r"[\w](?:[\w.-]{0,94}[\w])?"
 _REPOSITORY = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
 
@@ -163,11 +163,10 @@ class Repository:
         """Make the repository unless it exists, upload the folder in one commit; its address. Raises HubError."""
         with _told(self.name):
             if not self.exists:
-                _asked(lambda: self._api.create_repo(self.name, private=not public))
+                asked(lambda: self._api.create_repo(self.name, private=not public))
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             upload = partial(self._api.upload_folder, repo_id=self.name, folder_path=folder)
-            seconds = deadline.ANSWER_SECONDS + size / deadline.SLOWEST
-            deadline.within(seconds, lambda: upload(commit_message="Export of gpt1-ds"))
+            asked(lambda: upload(commit_message="Export of gpt1-ds"), deadline.upload_seconds(size))
         return f"{self._api.endpoint}/{self.name}"
 
 
@@ -181,17 +180,13 @@ def find(repository: str, update: bool) -> Repository:
         raise HubError(f"--push-to-hub {repository}: no token: log in with `hf auth login`, or set HF_TOKEN")
     api = huggingface_hub.HfApi()
     with _told(repository):
-        name = repository if "/" in repository else f"{_asked(api.whoami)['name']}/{repository}"
-        exists = bool(_asked(lambda: api.repo_exists(name)))
+        name = repository if "/" in repository else f"{asked(api.whoami)['name']}/{repository}"
+        exists = bool(asked(lambda: api.repo_exists(name)))
     if exists and not update:
         raise HubError(f"--push-to-hub {name}: exists already; choose another name, or add --update")
     if update and not exists:
         raise HubError(f"--push-to-hub {name}: --update: there is no such repository; leave --update out to make it")
     return Repository(name, exists, api)
-
-
-def _asked(question: Callable[[], T]) -> T:
-    return deadline.within(deadline.ANSWER_SECONDS, question)
 
 
 def listed(folder: Path) -> list[str]:

@@ -55,7 +55,8 @@ from gpt1_ds.tasks.text import most_written, text_limits
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # as OpenAIGPTTokenizer calls the files of the 2018 release
-TOKENIZER_FILES = (*hf_folder.VOCABULARIES, *hf_folder.OTHERS, hf_folder.CONFIG)
+TOKENIZER_CONFIG = hf_folder.CONFIG
+TOKENIZER_FILES = (*hf_folder.VOCABULARIES, *hf_folder.OTHERS, TOKENIZER_CONFIG)
 TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
 MAX_INDEX_BYTES = 16 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -207,12 +208,16 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         family = family.with_token_head(kind)
     shapes = {family.short(name): one.shape for header in wanted.values() for name, one in header.items()}
     head = shapes.get(family.head_weight or "")
-    limit = _length_limit(source, model)
+    tokenizer_config = external.read_optional(source, TOKENIZER_CONFIG)
+    limit = length_limit_of(tokenizer_config, model.context)
     tuned = None
     if task != hf_task.NONE:
         tuned = read_classifier(settings, family, model, head[0] if head else None, task, limit)
-    if tuned is not None and not tuned.task.reads_tokens:  # of tokens nothing is cut
-        _check_side(source)
+    side = tokenizer_config.get("truncation_side", "right")
+    if tuned is not None and not tuned.task.reads_tokens and side != "right":  # of tokens nothing is cut
+        raise CheckpointError(
+            f"{source / TOKENIZER_CONFIG}: truncation_side {side!r:.40}: texts are cut on the right here"
+        )
     parts = present_parts(family, model, shapes, tuned.head if tuned else None)
     _check(source, wanted, family, parts, facts)
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
@@ -246,23 +251,6 @@ def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, 
         return tokenizer_json.around(tokenizer, given.contents)
     first, last = given.special_ids.cls, given.special_ids.separator
     return ((), ()) if first is None or last is None else ((first,), (last,))
-
-
-def _check_side(source: Path) -> None:
-    """Raises CheckpointError for a classifier whose long texts lose their beginnings."""
-    if not (source / "tokenizer_config.json").exists():
-        return
-    path = external.inside(source, "tokenizer_config.json")
-    side = external.read_object(path).get("truncation_side", "right")
-    if side != "right":
-        raise CheckpointError(f"{path}: truncation_side {side!r:.40}: texts are cut on the right here")
-
-
-def _length_limit(source: Path, model: ModelConfig) -> int | None:
-    """Tokens of a sequence that a fine-tuned model was given at most; None: the context."""
-    if not (source / "tokenizer_config.json").exists():
-        return None
-    return length_limit_of(external.read_object(external.inside(source, "tokenizer_config.json")), model.context)
 
 
 def _left_out(

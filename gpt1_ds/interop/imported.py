@@ -20,27 +20,21 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import NEXT_SENTENCE, HeadSpec
 from gpt1_ds.architecture.layer import Parameter
 from gpt1_ds.checkpoint import whole
-from gpt1_ds.checkpoint.manager import Contents, complete
-from gpt1_ds.checkpoint.probe import probe_batch
-from gpt1_ds.checkpoint.shard import write_shard
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.common.files import is_taken, published_folder
-from gpt1_ds.config import Config, ModelConfig, to_carried_yaml
+from gpt1_ds.common.files import is_taken
+from gpt1_ds.config import Config, ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.interop.families.family import Facts, Family
 from gpt1_ds.interop.hf_task import Classifier
-from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo, initial_value
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.objectives.supervised import of_head
 
-TENSORS = "state/rank-00000.safetensors"
 VOCABULARY_ROWS = ("tokens.weight", "output.weight", "masked.bias")
 FULL = (8, 16, 32, 64, 128)  # models may be released with rows that no token has, up to a multiple of one of them
 
@@ -86,35 +80,21 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
         tuned.check_symbols(found.source, tokenizer, found.weights["tokens.weight"].shape[0])
     model = whole_model(config, lambda info: weights[info.name], found.head)
     objective = pretraining_objective(config) if tuned is None else of_head(tuned.head)
-    example = probe_batch(objective, config.model)
-    with torch.no_grad():
-        loss = float(model(*example.inputs, *example.labels))
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
         raise CheckpointError(f"{found.source}: some weights are not finite; this is not a trained model")
     facts: dict[str, Any] = {
         "step": 0,
         "tokens": 0,
         "updates": 0,
-        "layout": {"tensor": 1, "pipeline": 1, "data": 1, "zero": 0, "pipelined": False},
-        "precision": "fp32",
         "seed": config.run.seed,
-        "hashes": {**provenance, "data": "", "tokenizer": tokenizer.fingerprint},
-        "loss_scaler": {},
-        "probe": {"loss": loss, "precision": "fp32"},
+        "hashes": {**provenance, "tokenizer": tokenizer.fingerprint},
         "imported": found.origin,
     }
     if found.head is not None:
         facts["head"] = asdict(found.head)
     if tuned is not None:
         facts["task"] = tuned.task.values()
-    infos = [names.info(parameter) for parameter in model.parameters()]  # labelled as a single rank labels them
-    fragments = [Fragment(info, 0, weights[info.name].reshape(-1)) for info in infos]
-    with published_folder(out) as folder:
-        (folder / "state").mkdir()
-        if found.sentence is not None:
-            facts[whole.KEY] = whole.write(folder, found.sentence)
-        contents = Contents(0, facts, to_carried_yaml(config), tokenizer_folder)
-        complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
+    whole.publish(out, model, objective, config, tokenizer_folder, facts, found.sentence)
     return [*found.remarks, *remarks]
 
 
@@ -196,9 +176,7 @@ class Parts:
         return {one.name: initial_value(ParameterInfo.whole(one), RunConfig().seed) for one in self.fresh}
 
 
-def present_parts(
-    family: Family, model: ModelConfig, theirs: Collection[str], task_head: HeadSpec | None = None
-) -> Parts:
+def present_parts(family: Family, model: ModelConfig, theirs: Collection[str], task_head: HeadSpec | None) -> Parts:
     """What of the model the short names `theirs` are. A fine-tuned model has its task's head, and of that all but what
     no class has: the bias of GPT's. Of others a head may be missing as a whole; with a pooler comes the head for pairs
     of texts, which reads it.

@@ -51,15 +51,11 @@ MAX_SHAPES_BYTES = 1 << 16
 Arrays = list[tuple[str, tuple[int, ...]]]
 
 
-def layout(model: ModelConfig = MODEL) -> Arrays:
+def layout() -> Arrays:
     """(transformers' name, shape on disk) of every array, in the order of the vector."""
-    assert model.vocab_size is not None, "the release's is known"
-    width, ffn = model.width, model.ffn_width
-    arrays: Arrays = [
-        ("positions_embed.weight", (model.context, width)),
-        ("tokens_embed.weight", (model.vocab_size, width)),
-    ]
-    for layer in range(model.layers):
+    width, ffn = MODEL.width, MODEL.ffn_width
+    arrays: Arrays = [("positions_embed.weight", (MODEL.context, width)), ("tokens_embed.weight", (TEXT_IDS, width))]
+    for layer in range(MODEL.layers):
         for part, inputs, outputs in (
             ("attn.c_attn", width, 3 * width),
             ("attn.c_proj", width, width),

@@ -154,9 +154,7 @@ def _step(folder: Path, kind: str) -> tuple[Step, dict[str, Tensor]] | None:
     """A module after pooling, with its weights; None for one that does nothing when a model is used."""
     if kind == "Dropout":
         return None
-    values: dict[str, Any] = {}
-    if (folder / "config.json").exists():
-        values = external.read_object(external.inside(folder, "config.json"))
+    values = external.read_optional(folder, "config.json")
     for key in ("module_input_name", "module_output_name"):
         if values.get(key) not in (None, _VECTOR):
             raise CheckpointError(f"{folder}: {key} {values[key]!r:.60}: only {_VECTOR} is known here")
@@ -190,10 +188,7 @@ def _weights(folder: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
 
 def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[str, ...]]:
     """(text before each text, features that are kept, remarks)."""
-    if not (source / SETTINGS).exists():
-        return "", None, ()
-    path = external.inside(source, SETTINGS)
-    values = external.read_object(path)
+    path, values = source / SETTINGS, external.read_optional(source, SETTINGS)
     name, prompts = values.get("default_prompt_name"), values.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise CheckpointError(f"{path}: prompts {prompts!r:.60} are not names with texts")
@@ -225,10 +220,7 @@ def _limit(encoder: Path) -> int | None:
     that the model reads.
     """
     for name, key in (*((name, "max_seq_length") for name in LIMITS), (TOKENIZER, "model_max_length")):
-        if not (encoder / name).exists():
-            continue
-        path = external.inside(encoder, name)
-        values = external.read_object(path)
+        path, values = encoder / name, external.read_optional(encoder, name)
         if values.get("do_lower_case") and name != TOKENIZER:
             raise CheckpointError(
                 f"{path}: do_lower_case is on: set it in {TOKENIZER}, which the tokenizer reads, and off here"

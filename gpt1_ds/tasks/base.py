@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.architecture.head import HeadSpec, SentenceLoss, head_kind
+from gpt1_ds.architecture.head import HeadSpec, SentenceLoss, TokenKind, head_kind
 from gpt1_ds.config import ModelConfig, TaskConfig
 
 Kind = Literal["classification", "similarity", "regression", "choice", "sentences", "span", "tagging", "generation"]
 Layout = Literal["single", "pair", "both", "choice", "sentences"]
-Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
+Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (encoding.py)
 Regression = Literal["classes", "value"]
 Numbers = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.object_]  # objects: texts, or tuples of tags
 Splits = Mapping[str, Sequence["Example"]]
@@ -93,6 +93,7 @@ class Task(ABC):
     losses: ClassVar[tuple[SentenceLoss | None, ...]] = (None,)
     reads_scores: ClassVar[bool] = False  # whether the label column holds a number
     reads_tokens: ClassVar[bool] = False  # whether every token has a score that counts (token_rows.py)
+    token_head: ClassVar[TokenKind | None] = None  # the kind of head of one that reads tokens
     writes_text: ClassVar[bool] = False  # whether an answer is any text (target_rows.py)
     submission: ClassVar[Literal["tsv", "json"]] = "tsv"  # what a file of predictions is
 
@@ -186,7 +187,8 @@ class Task(ABC):
         return 2 if self.layout == "both" else 1
 
     def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
-        dropout, coefficient, kind = settings.head_dropout, settings.lm_coefficient, head_kind(model)
+        dropout, coefficient = settings.head_dropout, settings.lm_coefficient
+        kind = self.token_head or head_kind(model)
         return HeadSpec(self.outputs, self.sequences, self.layout == "choice", dropout, coefficient, kind)
 
     def predictions(self, scores_NK: NDArray[np.float32]) -> Numbers:
@@ -227,7 +229,7 @@ class Task(ABC):
 
     @abstractmethod
     def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        """Every control on every labelled split but train. Raises as controls.control_answers does."""
+        """Every control on every labelled split but train. Raises as controls.fitted_rules does."""
 
     # As plain values
 
@@ -259,6 +261,16 @@ class Task(ABC):
         if not task.is_sound:
             raise TypeError("not a task")
         return task
+
+
+def control_answers(
+    task: Task, splits: Splits, control: str, answer: Callable[[Sequence[Example]], Numbers]
+) -> Iterator[ControlAnswers]:
+    """What a control answers to the labelled examples of each split but train."""
+    for split, rows in splits.items():
+        if split != "train" and (examples := [example for example in rows if example.is_labelled]):
+            ids, groups = (tuple(getattr(one, key) for one in examples) for key in ("id", "group"))
+            yield ControlAnswers(control, split, ids, task.gold(examples), answer(examples), groups)
 
 
 def probabilities(scores_NK: NDArray[np.float32]) -> NDArray[np.float64]:

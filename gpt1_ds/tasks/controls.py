@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import ControlAnswers, Example, Numbers, Splits, Task
+from gpt1_ds.tasks.base import ControlAnswers, Example, Numbers, Splits, Task, control_answers
 from gpt1_ds.tasks.dev import capped
 
 Texts = list[tuple[str, str]]  # (first text or nothing, second)
@@ -95,16 +95,12 @@ def fitted_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
     Raises DataError when scikit-learn is not installed, ValueError for examples of which it makes no model: texts
     without a word, or of one class.
     """
-    train = _labelled(capped(tuple(splits["train"]), MOST))
+    train = [example for example in capped(tuple(splits["train"]), MOST) if example.is_labelled]
     pairs = len(train[0].texts) > 1 or bool(train[0].choices)
     features = Features(text_rows(train))
     for control in CONTROLS if pairs else CONTROLS[:2]:
         predict = _majority(task, train) if control == MAJORITY else _linear(task, train, control, features)
-        for split, rows in splits.items():
-            if split != "train" and (examples := _labelled(rows)):
-                ids = tuple(example.id for example in examples)
-                groups = tuple(example.group for example in examples)
-                yield ControlAnswers(control, split, ids, task.gold(examples), predict(examples), groups)
+        yield from control_answers(task, splits, control, predict)
 
 
 def cosines(splits: Splits) -> Iterator[ControlAnswers]:
@@ -116,10 +112,6 @@ def cosines(splits: Splits) -> Iterator[ControlAnswers]:
             gold = np.array([example.score for example in scored], dtype=np.float64)
             found = features.cosines([(example.texts[0], example.texts[1]) for example in scored])
             yield ControlAnswers(COSINE, split, tuple(example.id for example in scored), gold, found)
-
-
-def _labelled(examples: Sequence[Example]) -> list[Example]:
-    return [example for example in examples if example.is_labelled]
 
 
 def _majority(task: Task, train: Sequence[Example]) -> Predict:

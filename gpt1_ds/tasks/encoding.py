@@ -28,6 +28,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,11 +113,6 @@ def symbol_roles(task: Task) -> tuple[str, ...]:
     return tuple(dict.fromkeys((first, *between, last, *(() if task.symbols == "extract" else ("pad",)))))
 
 
-def count_specials(task: Task) -> int:
-    """Symbols in one sequence."""
-    return 2 if task.layout in ("single", "sentences") else 2 + len(ROLES[task.symbols][1])
-
-
 def _cut(texts: Sequence[Int32s], limit: int, specials: int, symbols: Symbols) -> list[Int32s]:
     """Two texts that fit, in the way of the model's authors."""
     if symbols == "extract":
@@ -167,8 +163,12 @@ class Encoded:
     def data_hash(self) -> str:
         """Hex sha256 of tokens, borders, labels and targets."""
         targets = self.targets if self.targets is not None else np.zeros(0, dtype=np.float32)
-        parts = (self.tokens, self.offsets, self.labels, targets)
-        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+        return hash_arrays(self.tokens, self.offsets, self.labels, targets)
+
+
+def hash_arrays(*parts: NDArray[Any]) -> str:
+    """Hex sha256 of the bytes of these arrays, one after the other."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
 def length_limit(config: TaskConfig, context: int) -> int:
@@ -183,24 +183,19 @@ def length_limit(config: TaskConfig, context: int) -> int:
 
 
 def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
-    """All of `examples`, none longer than `limit` tokens; what is longer is cut as `layouts` says, and counted. Of a
+    """All of `examples`, none longer than `limit` tokens; what is longer is cut as `lay_out` says, and counted. Of a
     task in text they are the sources, and labels are numbers of answers.
     """
-    if task.in_text:
-        return encode_sources(task, examples, tokenizer, limit)
     rows: list[SequenceRow] = []
-    truncated, specials = 0, count_specials(task)
+    truncated = 0
     for example in examples:
-        texts, choices = encode_texts(example, tokenizer)
-        laid_out = lay_out(task, texts, choices, tokenizer.special_ids, limit)
-        rows += laid_out
-        copies = 1 if task.layout == "sentences" else task.sequences  # of each text
-        whole = copies * sum(map(len, texts)) + task.sequences * specials + sum(map(len, choices))
-        truncated += sum(len(row.tokens) for row in laid_out) < whole
+        sequences, is_cut = _sequences(task, example, tokenizer, limit)
+        rows += sequences
+        truncated += is_cut
     number_of: dict[str | None, int] = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
     scores = np.array([np.nan if example.score is None else example.score for example in examples], dtype=np.float64)
     known = np.isfinite(scores)
-    targets = task.targets(np.where(known, scores, task.score_range[0]))
+    targets = None if task.in_text else task.targets(np.where(known, scores, task.score_range[0]))
     if targets is not None:
         targets = np.where(known[:, None], targets, 0)
     return Encoded(
@@ -208,35 +203,35 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         offsets=np.concatenate([[0], np.cumsum([len(row.tokens) for row in rows])]).astype(np.int64),
         seconds=np.array([row.second for row in rows], dtype=np.int64).reshape(-1, task.sequences),
         sequences=task.sequences,
-        labels=np.array([number_of[example.label] for example in examples], dtype=np.int64),
+        labels=np.array([task.answer_number(e) if task.in_text else number_of[e.label] for e in examples], np.int64),
         scores=scores,
         targets=targets,
         ids=tuple(example.id for example in examples),
         groups=tuple(example.group for example in examples),
         truncated=truncated,
         limit=limit,
-        pad=0 if task.symbols == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}"),
+        pad=pad_id_of(task, tokenizer),
     )
 
 
-def encode_sources(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
-    """What a task in text reads, none longer than `limit` tokens."""
-    sources = [encode_source(task, example, tokenizer, limit) for example in examples]
-    lengths = np.array([len(tokens) for tokens, _ in sources], dtype=np.int64)
-    return Encoded(
-        tokens=np.concatenate([np.zeros(0, dtype=np.int32), *(tokens for tokens, _ in sources)]),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        seconds=lengths[:, None],
-        sequences=1,
-        labels=np.array([task.answer_number(example) for example in examples], dtype=np.int64),
-        scores=np.array([np.nan if e.score is None else e.score for e in examples], dtype=np.float64),
-        targets=None,
-        ids=tuple(example.id for example in examples),
-        groups=tuple(example.group for example in examples),
-        truncated=sum(cut for _, cut in sources),
-        limit=limit,
-        pad=tokenizer.pad_id,
-    )
+def _sequences(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[list[SequenceRow], bool]:
+    """(the C sequences of an example, whether a part was cut off)."""
+    if task.in_text:
+        tokens, is_cut = encode_source(task, example, tokenizer, limit)
+        return [SequenceRow(tokens, len(tokens))], is_cut
+    texts, choices = encode_texts(example, tokenizer)
+    rows = lay_out(task, texts, choices, tokenizer.special_ids, limit)
+    specials = 2 if task.layout in ("single", "sentences") else 2 + len(ROLES[task.symbols][1])  # of a sequence
+    copies = 1 if task.layout == "sentences" else task.sequences  # of each text
+    whole = copies * sum(map(len, texts)) + task.sequences * specials + sum(map(len, choices))
+    return rows, sum(len(row.tokens) for row in rows) < whole
+
+
+def pad_id_of(task: Task, tokenizer: Tokenizer) -> int:
+    """The id that fills up short rows."""
+    if task.in_text:
+        return tokenizer.pad_id
+    return 0 if task.symbols == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}")
 
 
 def encode_texts(example: Example, tokenizer: Tokenizer) -> tuple[list[Int32s], list[Int32s]]:

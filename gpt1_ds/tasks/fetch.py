@@ -19,7 +19,7 @@ from gpt1_ds.common.errors import DataError, UserError, WorldError, one_line
 from gpt1_ds.common.files import read_json, replacing, write_atomic, write_json
 from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.common.text import shown
-from gpt1_ds.data.hub_datasets import Explained, is_refusal, library, open_stream, rows_of
+from gpt1_ds.data.hub_datasets import errors_of_hub, is_refusal, library, open_stream, rows_of
 from gpt1_ds.tasks.formats import classes_of, with_names
 from gpt1_ds.tasks.hub_sets import EVERY, SETS, DataSet, HandSet, HubSet, WebSet
 
@@ -155,7 +155,7 @@ def _commit(datasets: Any, one: HubSet, folder: Path) -> str:
 def _configs(datasets: Any, one: HubSet, commit: str) -> list[str]:
     if EVERY not in one.configs:
         return list(one.configs)
-    with Explained(one.name):
+    with errors_of_hub(one.name):
         return sorted(datasets.get_dataset_config_names(one.hub, revision=commit))
 
 
@@ -166,7 +166,7 @@ def _rows(datasets: Any, one: HubSet, commit: str, parts: list[tuple[str, str]])
         def opened(config: str = config, split: str = split) -> Any:
             return open_stream(datasets, one.hub, config, split, commit)
 
-        with Explained(one.name):
+        with errors_of_hub(one.name):
             classes = classes_of(opened().features or {})
         more = {"group": config} if len(parts) > 1 else {}
         for row in rows_of(f"{one.name}: {config} {split}", opened):

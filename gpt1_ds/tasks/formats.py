@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from xml.etree import ElementTree
 
 from gpt1_ds.common.errors import DataError
@@ -29,6 +29,7 @@ LONGEST_SHOWN = 40  # letters
 LOOKED_AT = 1000  # records whose keys are the columns of a JSON table
 LONGEST_CELL = 1 << 30  # letters; a book may be one
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
+Row = TypeVar("Row")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 # The columns of a file without header, given the cells of its first row; None where that row is a header.
@@ -58,8 +59,7 @@ def open_table(path: Path, kind: str = "auto", quoting: str = "auto", naming: Na
 
     Raises DataError when the file is missing, empty, of no known kind, not UTF-8, names a column twice, or is no JSON.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; look at task.path and at task.train, dev and test")
+    _check_file(path)
     kind = ENDINGS.get(path.suffix.lower(), "") if kind == "auto" else kind
     if not kind:
         raise DataError(f"{path}: of no known kind; rename it to end in {', '.join(ENDINGS)}, or set task.format")
@@ -71,10 +71,19 @@ def open_table(path: Path, kind: str = "auto", quoting: str = "auto", naming: Na
         table = _json_table(path, _json_lines(path) if kind == "jsonl" else _json_records(path))
     else:
         table = _delimited(path, "," if kind == "csv" else "\t", kind if quoting == "auto" else quoting, naming)
-    first = next(table.rows, None)
-    if first is None:
-        raise DataError(f"{path}: is empty; it needs at least one row of data")
-    return Table(table.path, table.columns, chain([first], table.rows))
+    return replace(table, rows=chain([_first(path, table.rows)], table.rows))
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; look at task.path and at task.train, dev and test")
+
+
+def _first(path: Path, rows: Iterator[Row]) -> Row:
+    """The first of the rows in `path`. Raises DataError where there is none."""
+    for row in rows:
+        return row
+    raise DataError(f"{path}: is empty; it needs at least one row of data")
 
 
 def divided(table: Table, columns: tuple[str, ...], listed: Set[tuple[str, ...]], inside: bool) -> Table:
@@ -104,9 +113,7 @@ def unusable(text: str) -> str:
 
 def _delimited(path: Path, delimiter: str, quoting: str, naming: Naming) -> Table:
     records = _quoted(path, delimiter) if quoting == "csv" else _plain(path, delimiter)
-    first = next(records, None)
-    if first is None:
-        raise DataError(f"{path}: is empty; it needs at least one row of data")
+    first = _first(path, records)
     columns = naming(first[1])
     if columns is None:
         columns = tuple(name.strip() for name in first[1])
@@ -206,8 +213,7 @@ def squad_json(path: Path) -> Table:
     """Every question of SQuAD's JSON, 1.1 or 2.0: articles, their paragraphs, questions about each; else the records of
     any JSON. Raises DataError when the file is no JSON.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; look at task.path and at task.train, dev and test")
+    _check_file(path)
     try:
         values = read_json(path)
     except (ValueError, RecursionError) as error:
@@ -246,12 +252,9 @@ def tagged_columns(path: Path) -> Table:
     last one its tag; columns stand between tabs, or between blanks where there is no tab. A file of one column has no
     tags. Raises DataError for a file that is not there, or empty.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; look at task.path and at task.train, dev and test")
+    _check_file(path)
     rows = _sentences(path)
-    first = next(rows, None)
-    if first is None:
-        raise DataError(f"{path}: is empty; it needs at least one row of data")
+    first = _first(path, rows)
     columns = TAG_COLUMNS if first.problem or "tags" in first.values else TAG_COLUMNS[:1]
     return Table(str(path), columns, chain([first], rows))
 

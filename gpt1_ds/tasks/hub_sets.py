@@ -11,18 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 OUT = "data"  # the folder in which presets look
-SPLITS = {"train": "train", "dev": "validation", "test": "test"}
+SPLITS = {"train": "train", "dev": "validation", "test": "test"}  # ours -> those of the hub
 PARQUET = "refs/convert/parquet"  # the hub's own copy of a set that once came with code
 EVERY = "*"  # all configurations that there are
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """`folder` is below `--out`."""
-
     name: str
-    folder: str
     licence: str
+
+    @property
+    def folder(self) -> str:
+        """Returns the name of its folder below `--out`."""
+        return self.name.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +55,14 @@ class HandSet(DataSet):
 
 
 def _glue(task: str, licence: str, splits: Mapping[str, str] = SPLITS) -> HubSet:
-    name = f"glue/{task}"
-    return HubSet(name=name, folder=task, hub="nyu-mll/glue", configs=(task,), splits=splits, licence=licence)
+    return HubSet(name=f"glue/{task}", hub="nyu-mll/glue", configs=(task,), splits=splits, licence=licence)
 
 
-_MNLI = {
+def _superglue(task: str, licence: str) -> HubSet:
+    return HubSet(name=task, hub="aps/super_glue", configs=(task,), licence=licence)
+
+
+MNLI_SPLITS = {
     **{"train": "train", "dev": "validation_matched", "dev_mm": "validation_mismatched"},
     **{"test": "test_matched", "test_mm": "test_mismatched"},
 }
@@ -74,28 +79,25 @@ SETS = {
         _glue("mrpc", "the terms of Microsoft Research's Paraphrase Corpus"),
         _glue("qqp", "Quora's terms of service, for non-commercial use"),
         _glue("stsb", _STSB_TERMS),
-        _glue("mnli", _MNLI_TERMS, _MNLI),
+        _glue("mnli", _MNLI_TERMS, MNLI_SPLITS),
         _glue("ax", "none stated; GLUE's diagnostic set, answers with its server", {"test": "test"}),
         _glue("qnli", "CC BY-SA 4.0, as SQuAD"),
         _glue("rte", "none stated"),
         _glue("wnli", "CC BY 4.0, as the Winograd schemas"),
         HubSet(
             name="sst2_sentences",  # whole sentences, labels of test
-            folder="sst2_sentences",
             hub="SetFit/sst2",
             columns={"text": "sentence"},
             licence="none stated; film reviews of Rotten Tomatoes",
         ),
         HubSet(
             name="stsb_labelled",  # labels of test, which GLUE keeps
-            folder="stsb_labelled",
             hub="mteb/stsbenchmark-sts",
             licence=_STSB_TERMS,
         ),
-        HubSet(name="snli", folder="snli", hub="stanfordnlp/snli", configs=("plain_text",), licence=_SNLI_TERMS),
+        HubSet(name="snli", hub="stanfordnlp/snli", configs=("plain_text",), licence=_SNLI_TERMS),
         HubSet(
             name="nli",  # SNLI and MNLI, one after the other
-            folder="nli",
             hub="sentence-transformers/all-nli",
             configs=("pair-class",),
             splits={"train": "train", "dev": "dev", "test": "test"},
@@ -103,41 +105,26 @@ SETS = {
         ),
         HubSet(
             name="scitail",
-            folder="scitail",
             hub="allenai/scitail",
             configs=("tsv_format",),
             licence="Apache-2.0, as its authors' repository",
         ),
         HubSet(
             name="race",
-            folder="race",
             hub="ehovy/race",
             configs=("middle", "high"),
             licence="for non-commercial research only",
         ),
-        HubSet(name="copa", folder="copa", hub="aps/super_glue", configs=("copa",), licence="BSD 2-Clause"),
-        HubSet(name="boolq", folder="boolq", hub="aps/super_glue", configs=("boolq",), licence="CC BY-SA 3.0"),
-        HubSet(name="cb", folder="cb", hub="aps/super_glue", configs=("cb",), licence="none stated, for research"),
-        HubSet(name="wic", folder="wic", hub="aps/super_glue", configs=("wic",), licence="CC BY-NC 4.0"),
-        HubSet(
-            name="multirc",
-            folder="multirc",
-            hub="aps/super_glue",
-            configs=("multirc",),
-            licence="none stated, for research",
-        ),
-        HubSet(
-            name="record",
-            folder="record",
-            hub="aps/super_glue",
-            configs=("record",),
-            licence="none stated; news of CNN and the Daily Mail",
-        ),
-        HubSet(name="swag", folder="swag", hub="allenai/swag", configs=("regular",), licence="MIT"),
-        HubSet(name="cosmosqa", folder="cosmosqa", hub="allenai/cosmos_qa", revision=PARQUET, licence="CC BY 4.0"),
+        _superglue("copa", "BSD 2-Clause"),
+        _superglue("boolq", "CC BY-SA 3.0"),
+        _superglue("cb", "none stated, for research"),
+        _superglue("wic", "CC BY-NC 4.0"),
+        _superglue("multirc", "none stated, for research"),
+        _superglue("record", "none stated; news of CNN and the Daily Mail"),
+        HubSet(name="swag", hub="allenai/swag", configs=("regular",), licence="MIT"),
+        HubSet(name="cosmosqa", hub="allenai/cosmos_qa", revision=PARQUET, licence="CC BY 4.0"),
         HubSet(
             name="squad",
-            folder="squad",
             hub="rajpurkar/squad",
             configs=("plain_text",),
             splits=_PUBLISHED,
@@ -145,7 +132,6 @@ SETS = {
         ),
         HubSet(
             name="squad2",
-            folder="squad2",
             hub="rajpurkar/squad_v2",
             configs=("squad_v2",),
             splits=_PUBLISHED,
@@ -153,20 +139,17 @@ SETS = {
         ),
         HubSet(
             name="translation/multi30k",
-            folder="multi30k",
             hub="bentrevett/multi30k",
             licence="for research, non-commercial; captions of Flickr",
         ),
         HubSet(
             name="summarization/cnn_dailymail",
-            folder="cnn_dailymail",
             hub="abisee/cnn_dailymail",
             configs=("3.0.0",),
             licence="Apache-2.0; articles of CNN and the Daily Mail",
         ),
         HubSet(
             name="conll2003",
-            folder="conll2003",
             hub="eriktks/conll2003",
             configs=("conll2003",),
             columns={"ner_tags": "tags"},
@@ -175,7 +158,6 @@ SETS = {
         ),
         HubSet(
             name="pos",  # the English web treebank
-            folder="pos",
             hub="universal-dependencies/universal_dependencies",
             configs=("en_ewt",),
             columns={"upos": "tags"},
@@ -184,7 +166,6 @@ SETS = {
         ),
         HubSet(
             name="blimp",
-            folder="blimp",
             hub="nyu-mll/blimp",
             configs=(EVERY,),
             splits={"{config}": "train"},
@@ -193,14 +174,12 @@ SETS = {
         ),
         HubSet(
             name="lambada",
-            folder="lambada",
             hub="EleutherAI/lambada_openai",
             splits={"lambada_test": "test"},
             licence="CC BY 4.0; OpenAI's edition of the text: MIT",
         ),
         WebSet(
             name="winograd",
-            folder="winograd",
             files={
                 "wsc273.txt": (
                     f"{_WINOGRAD}/wsc273.txt",
@@ -215,7 +194,6 @@ SETS = {
         ),
         HandSet(
             name="story_cloze",
-            folder="story_cloze",
             licence="by agreement with its authors",
             way="its authors ask for a form, https://cs.rochester.edu/nlp/rocstories; put their two CSV files of 2016",
         ),
@@ -227,13 +205,11 @@ def way_to(path: str | Path, task: str = "") -> str:
     """What to add to the message that nothing usable is at `path`: the command that makes it, or that the folder is
     called like that of another task than `task`; empty where neither is known.
     """
-    parts = Path(path).parts
-    found = [one for one in SETS.values() if parts[-len(Path(one.folder).parts) :] == Path(one.folder).parts]
-    if not found:
+    path = Path(path)
+    found = next((one for one in SETS.values() if one.folder == path.name), None)
+    if found is None:
         return ""
-    best = max(found, key=lambda one: len(one.folder))
-    if task and task.removesuffix("_text") not in best.name:  # the same data, answered in words
-        return f"; {Path(path).name} is called like the folder of {best.name}: does task.name={task} fit?"
-    above = Path(*parts[: len(parts) - len(Path(best.folder).parts)])
-    out = "" if str(above) == OUT else f" --out {above}"
-    return f"; gpt1-ds data fetch {best.name}{out} makes it"
+    if task and task.removesuffix("_text") not in found.name:  # the same data, answered in words
+        return f"; {path.name} is called like the folder of {found.name}: does task.name={task} fit?"
+    out = "" if str(path.parent) == OUT else f" --out {path.parent}"
+    return f"; gpt1-ds data fetch {found.name}{out} makes it"

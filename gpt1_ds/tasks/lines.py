@@ -56,7 +56,7 @@ class LineReader:
         """Line `number`, 1 being the first, without its line feed. Raises BadRowError."""
         text = decoded(line, number)
         if self.format == "jsonl":
-            return self._read(as_object(text), number)
+            return self.of_values(as_object(text), number)
         return self.of_fields([text] if self.format == "text" else text.split("\t"), number)
 
     def of_fields(self, fields: Sequence[str], number: int = 1) -> Example:
@@ -66,13 +66,10 @@ class LineReader:
             count = f"{len(fields)} field{'s' * (len(fields) != 1)}"
             raise BadRowError(f"{count} where {expected} expected: {', '.join(self.fields)}")
         texts, choices = fields[: self._texts], fields[self._texts :]
-        return self._read({**dict(zip(self.fields, texts, strict=False)), "choices": list(choices)}, number)
+        return self.of_values({**dict(zip(self.fields, texts, strict=False)), "choices": list(choices)}, number)
 
-    def of_values(self, values: Mapping[str, Any], number: int = 1) -> Example:
+    def of_values(self, values: Mapping[str, Any], number: int) -> Example:
         """The example of an object with text, text2 and choices. Raises BadRowError."""
-        return self._read(values, number)
-
-    def _read(self, values: Mapping[str, Any], number: int) -> Example:
         return self._rows.example(values, self._columns, number, needs_label=False)
 
 

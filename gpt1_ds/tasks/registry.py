@@ -14,6 +14,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import MIXTURE, SENTENCES, TABLE, TaskKind
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.hub_sets import MNLI_SPLITS, SPLITS
 from gpt1_ds.tasks.kinds import (
     KINDS,
     Choice,
@@ -70,7 +71,7 @@ class Spec:
     phrases: Mapping[str, str] = field(default_factory=dict)  # what a value of the second text's column stands for
     headerless: tuple[Names, ...] = ()  # columns of files whose first row is data
     files: Mapping[str, tuple[Names, ...]] = field(default_factory=lambda: GLUE)
-    hub: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "dev": "validation", "test": "test"})
+    hub: Mapping[str, str] = field(default_factory=lambda: SPLITS)
     has_gaps: bool = False  # official files lack one of two texts in places; it is read as empty
     held_out: tuple[int, int] | None = None  # (examples, seed) of train that are dev where dev has no file
     dev_ids: Names = ()  # a file that lists which rows of train are dev, and the columns of train that it has
@@ -109,7 +110,7 @@ COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
     },
 }
 _TEXT: dict[str, Any] = {"task": Generation, "text2": (), "no_label": ()}
-_SQUAD = _files(train="train-v1.1.json|train.json", dev="dev-v1.1.json|dev.json", test="test-v1.1.json|test.json")
+_SQUAD = _each("{0}-v1.1.json|{0}.json")
 
 SPECS = {
     spec.name: spec
@@ -164,13 +165,7 @@ SPECS = {
                 # GLUE's diagnostic set, which has no labels, beside these files, or where GLUE and `data fetch` put it
                 test_ax="AX.tsv|diagnostic.tsv|../diagnostic/diagnostic.tsv|../AX/AX.tsv|../ax/test.jsonl",
             ),
-            hub={
-                "train": "train",
-                "dev": "validation_matched",
-                "dev_mm": "validation_mismatched",
-                "test": "test_matched",
-                "test_mm": "test_mismatched",
-            },
+            hub=MNLI_SPLITS,
             submission={"test": "MNLI-m.tsv", "test_mm": "MNLI-mm.tsv", "test_ax": "AX.tsv"},
         ),
         Spec(
@@ -351,9 +346,7 @@ SPECS = {
         Spec(
             name="squad2",
             **COLUMNS["span"],
-            files=_files(
-                train="train-v2.0.json|train.json", dev="dev-v2.0.json|dev.json", test="test-v2.0.json|test.json"
-            ),
+            files=_each("{0}-v2.0.json|{0}.json"),
         ),
         Spec(
             name="conll2003",

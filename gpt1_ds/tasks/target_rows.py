@@ -8,7 +8,6 @@ Shapes: N examples, B rows, T tokens of a target.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import NO_LABEL, Example, Task
-from gpt1_ds.tasks.encoding import Encoded, encode_sources
+from gpt1_ds.tasks.encoding import Encoded, encode, hash_arrays
 
 Int64s = NDArray[np.int64]
 
@@ -41,8 +40,7 @@ class TargetRows(Encoded):
 
     @cached_property
     def data_hash(self) -> str:
-        parts = (self.tokens, self.offsets, self.target_tokens, self.target_offsets)
-        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+        return hash_arrays(self.tokens, self.offsets, self.target_tokens, self.target_offsets)
 
     def source_of(self, number: int) -> list[int]:
         """Returns the tokens that example `number` is asked by."""
@@ -62,7 +60,7 @@ def encode_targets(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int, longest: int
 ) -> TargetRows:
     """Sources of at most `limit` tokens, targets of at most `longest`."""
-    sources = encode_sources(task, examples, tokenizer, limit)
+    sources = encode(task, examples, tokenizer, limit)
     end, targets, cut = np.int32(tokenizer.eod_id), [], 0
     for example in examples:
         tokens = np.zeros(0, dtype=np.int32)

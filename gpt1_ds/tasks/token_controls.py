@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from gpt1_ds.tasks.base import ControlAnswers, Example, Splits, Task
+from gpt1_ds.tasks.base import ControlAnswers, Example, Splits, Task, control_answers
 from gpt1_ds.tasks.token_metrics import objects
 
 FREQUENT, PARAGRAPH, FIRST, OVERLAP = "most frequent tag", "whole paragraph", "first sentence", "word overlap"
@@ -60,8 +60,4 @@ def _nearest(example: Example) -> str:
 
 
 def _on_all(task: Task, splits: Splits, name: str, answer: Callable[[Example], object]) -> Iterator[ControlAnswers]:
-    for split, rows in splits.items():
-        labelled: Sequence[Example] = [example for example in rows if example.is_labelled]
-        if split != "train" and labelled:
-            ids = tuple(example.id for example in labelled)
-            yield ControlAnswers(name, split, ids, task.gold(labelled), objects([*map(answer, labelled)]))
+    return control_answers(task, splits, name, lambda examples: objects([*map(answer, examples)]))

@@ -14,7 +14,6 @@ Shapes: N examples, R rows of them, T tokens of a row, O outputs of a token.
 
 from __future__ import annotations
 
-import hashlib
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import NO_LABEL, Example, Task
-from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s
+from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s, hash_arrays, pad_id_of
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
@@ -63,8 +62,7 @@ class TokenRows(Encoded, ABC):
     @cached_property
     def data_hash(self) -> str:
         parts = (getattr(self, one.name) for one in fields(self))
-        arrays = (np.ascontiguousarray(part).tobytes() for part in parts if isinstance(part, np.ndarray))
-        return hashlib.sha256(b"".join(arrays)).hexdigest()
+        return hash_arrays(*(part for part in parts if isinstance(part, np.ndarray)))
 
     @abstractmethod
     def token_targets(self, rows: Int64s, length: int) -> tuple[Float32s, int]:
@@ -322,7 +320,7 @@ def _common(
         "groups": tuple(examples[owner].group for owner in owners),
         "truncated": 0,  # nothing is: a longer text has several rows
         "limit": limit,
-        "pad": 0 if task.symbols == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}"),
+        "pad": pad_id_of(task, tokenizer),
         "owners": np.array(owners, dtype=np.int64),
         "examples": tuple(examples),
     }

@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
 from gpt1_ds.tasks import probe_files
-from gpt1_ds.tasks.base import Examples
+from gpt1_ds.tasks.base import Example, Examples
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.reading import read_split
@@ -78,6 +78,13 @@ class Probe:
         return self.name in ("cola", "blimp") and not self.template
 
 
+READERS = {
+    probe_files.LAMBADA: probe_files.read_passages,
+    probe_files.NEXT_SENTENCE: probe_files.read_books,
+    probe_files.REPEAT: probe_files.read_repeats,
+}
+
+
 def read_probe(config: ProbeConfig) -> Probe:
     """The examples of a probe: of dev where the task has dev files, else what is there. Raises DataError."""
     if not Path(config.path).exists():
@@ -85,32 +92,24 @@ def read_probe(config: ProbeConfig) -> Probe:
             f"{config.path}: no such folder; give the one that holds the files of {config.name} in probes"
             + way_to(config.path)
         )
-    train: Examples = ()
     if config.template:
         return _read_template(config)
-    if config.name == "blimp":
+    name, path, limit = config.name, Path(config.path), config.limit
+    split, train = "test", tuple[Example, ...]()
+    if name == "blimp":
         words = probe_files.known_words(Path(config.known_words)) if config.known_words else None
-        pairs = probe_files.read_pairs(Path(config.path), config.limit, words)
-        return Probe(config.name, "test", pairs, train, config.shown)
-    if config.name == probe_files.LAMBADA:
-        return Probe(
-            config.name, "test", probe_files.read_passages(Path(config.path), config.limit), train, config.shown
-        )
-    if config.name == probe_files.NEXT_SENTENCE:
-        asked = probe_files.read_books(Path(config.path), config.limit)
-        return Probe(config.name, "test", asked, train, config.shown)
-    if config.name == probe_files.REPEAT:
-        passages = probe_files.read_repeats(Path(config.path), config.limit)
-        return Probe(config.name, "test", passages, train, config.shown)
-    if config.name in probe_files.FILES:
-        split, examples = "test", probe_files.read_schemas(config.name, Path(config.path))
+        examples = probe_files.read_pairs(path, limit, words)
+    elif name in READERS:
+        examples = READERS[name](path, limit)
+    elif name in probe_files.FILES:
+        examples = capped(probe_files.read_schemas(name, path), limit)
     else:
-        task = TaskConfig(name=config.name, path=config.path)
-        alternatives = ["dev", "train"] if SPECS[config.name].choices else ["dev"]
-        split, examples = read_split(task, alternatives)
-        if config.name == "cola":
+        task = TaskConfig(name=name, path=config.path)
+        split, examples = read_split(task, ["dev", "train"] if SPECS[name].choices else ["dev"])
+        examples = capped(examples, limit)
+        if name == "cola":
             train = capped(read_split(task, ["train"])[1], config.train_limit)
-    return Probe(config.name, split, capped(examples, config.limit), train, config.shown)
+    return Probe(name, split, examples, train, config.shown)
 
 
 def _read_template(config: ProbeConfig) -> Probe:

@@ -251,10 +251,12 @@ Entry = dict[str, Any]
 KINDS = {"task": "text", "split": "text", "step": "count", "metrics": "numbers", "data": "text"}
 
 
-def merge(path: Path, *entries: Entry, first: bool = False) -> None:
+def merge(path: Path | None, *entries: Entry, first: bool = False) -> None:
     """Put results into an eval.json list, each in place of an older one for the same task, split, step and data. New
-    ones come last; `first` is for a run's own, by which of_run knows them.
+    ones come last; `first` is for a run's own, by which of_run knows them. Without a path nothing is written.
     """
+    if path is None:
+        return
     new = {entry_key(entry): entry for entry in entries}
     with one_at_a_time(path.parent):
         there = {entry_key(entry): entry for entry in read_entries(path)}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.files import naming, parse_json, write_atomic
+from gpt1_ds.common.files import MOST_JSON, naming, parse_json, write_atomic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,7 @@ ROLES = {  # that each kind has; it may have more
     TOKENIZER_JSON: ("eod",),
     SENTENCEPIECE_MODEL: ("eod",),
 }
+MASK_SYMBOLS = {"cls": "<cls>", "separator": "<sep>", "pad": "<pad>", "mask": "<mask>"}  # of `--masks`
 MAX_METADATA_BYTES = 1 << 20
 MAX_WORDS = 1 << 18  # about 60 MiB; a full cache is emptied, which costs one encoding per word
 MAX_LETTERS = 64  # longer words hardly come back
@@ -274,6 +275,22 @@ class WordCache(dict[str, bytes]):
                 self.clear()
             self[word] = ids
         return ids
+
+
+def published_json(path: Path, content: bytes, most: int = MOST_JSON) -> Any:
+    """The value in a file of others, whose JSON may take `most` bytes of memory. Raises DataError."""
+    try:
+        return parse_json(content, most)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
+
+
+def published_lines(path: Path, content: bytes) -> list[str]:
+    """The lines in a text file of others. Raises DataError."""
+    try:
+        return content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; download it again") from None
 
 
 def ids_as_bytes(ids: Iterable[int]) -> bytes:

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import tokenizer_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.base import MASK_SYMBOLS, Metadata, SpecialIds, published_json, published_lines
 from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, FEWEST, TokenizerJson, check_piece_count
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
 TASK_SYMBOLS = {"start": "<start>", "delimiter": "<delimiter>", "extract": "<extract>"}
-MASK_SYMBOLS = {"cls": "<cls>", "separator": "<sep>", "pad": "<pad>", "mask": "<mask>"}
 OWN_SYMBOLS = {"eod": ENDOFTEXT, **TASK_SYMBOLS, **MASK_SYMBOLS}
 ROBERTA_SYMBOLS = {
     "unknown": "<unk>",
@@ -66,23 +64,16 @@ def contents(vocabulary: Mapping[str, int], merges: list[tuple[str, str]], speci
     )
 
 
-def is_roberta(vocabulary: Mapping[str, int]) -> bool:
-    """Whether this is fairseq's order of ids, which begins with its own control symbols."""
-    return all(symbol in vocabulary for symbol in ROBERTA_SYMBOLS.values())
-
-
 def byte_level_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     """The roles whose symbols a vocabulary holds: RoBERTa's, else those of GPT-2 and of this program."""
-    symbols = ROBERTA_SYMBOLS if is_roberta(vocabulary) else OWN_SYMBOLS
+    is_roberta = vocabulary.keys() >= set(ROBERTA_SYMBOLS.values())  # of fairseq, whose ids begin with its symbols
+    symbols = ROBERTA_SYMBOLS if is_roberta else OWN_SYMBOLS
     return SpecialIds(**{role: vocabulary[symbol] for role, symbol in symbols.items() if symbol in vocabulary})
 
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id. Raises DataError for what is no byte-level vocabulary."""
-    try:
-        vocabulary: dict[str, int] = parse_json(content)
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error!s:.200}); {_AGAIN}") from None
+    vocabulary: dict[str, int] = published_json(path, content)
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
     if not ids or not all(type(number) is int for number in ids) or sorted(ids) != list(range(len(ids))):
         raise DataError(f"{path}: not a vocabulary with the ids 0, 1, 2, ...; {_AGAIN}")
@@ -96,10 +87,7 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
 
 def read_merges(path: Path, content: bytes, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     """Pairs in the order of their rank. Raises DataError for those that do not fit the vocabulary."""
-    try:
-        lines = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; {_AGAIN}") from None
+    lines = published_lines(path, content)
     lines = lines[1:] if lines[0].startswith("#version") else lines
     merges: list[tuple[str, str]] = []
     for rank, line in enumerate(lines):
@@ -110,7 +98,7 @@ def read_merges(path: Path, content: bytes, vocabulary: Mapping[str, int]) -> li
     return merges
 
 
-def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
+def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool) -> tuple[SpecialIds, dict[str, bytes]]:
     """Roles, and the files of a vocabulary of `vocab_size` ids: bytes, merged pieces, then the control symbols.
 
     Raises DataError naming the sizes that work.

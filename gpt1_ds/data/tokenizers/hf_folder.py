@@ -18,10 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
-from gpt1_ds.common.files import naming, parse_json
+from gpt1_ds.common.files import naming
+from gpt1_ds.common.remote import asked
 from gpt1_ds.data.tokenizers import roles, sentencepiece_model, t5_unigram, tokenizer_json
+from gpt1_ds.data.tokenizers.base import published_json
 from gpt1_ds.data.tokenizers.tokenizer_json import FILE
 
 CONFIG, MODEL_CONFIG = "tokenizer_config.json", "config.json"
@@ -87,11 +88,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a file. Raises DataError."""
     if path.stat().st_size > MAX_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; download it again")
-    try:
-        with naming(path):
-            value = parse_json(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
+    with naming(path):
+        value = published_json(path, path.read_bytes())
     if not isinstance(value, dict):
         raise DataError(f"{path}: not a JSON object; download it again")
     return value
@@ -203,7 +201,7 @@ def download(name: str) -> Path:
     folder = None
     for file in FILES:
         try:
-            found = deadline.within(deadline.ANSWER_SECONDS, partial(hf_hub_download, name, file))
+            found = asked(partial(hf_hub_download, name, file))
             folder = Path(found).parent
         except errors.GatedRepoError:
             raise DataError(f"--hf {name}: is gated; ask for access on its page, and set HF_TOKEN") from None

@@ -26,7 +26,7 @@ from gpt1_ds.data.tokenizers import (
     tokenizer_json,
     wordpiece,
 )
-from gpt1_ds.data.tokenizers.base import SENTENCEPIECE_MODEL, TOKENIZER_JSON, SpecialIds, Tokenizer
+from gpt1_ds.data.tokenizers.base import MASK_SYMBOLS, SENTENCEPIECE_MODEL, TOKENIZER_JSON, SpecialIds, Tokenizer
 from gpt1_ds.data.tokenizers.registry import publish_tokenizer
 
 PUBLISHED = {  # sha256 of the files that Google and OpenAI published
@@ -56,7 +56,7 @@ def import_gpt2(
     special_ids = gpt2_bpe.byte_level_ids(vocabulary)
     if special_ids.eod is None:
         raise DataError(f"{paths[0]}: has neither {gpt2_bpe.ENDOFTEXT} nor RoBERTa's symbols; download it again")
-    wanted = (*(gpt2_bpe.TASK_SYMBOLS if task_symbols else ()), *(gpt2_bpe.MASK_SYMBOLS if masks else ()))
+    wanted = (*(gpt2_bpe.TASK_SYMBOLS if task_symbols else ()), *(MASK_SYMBOLS if masks else ()))
     special_ids = _appended(special_ids, wanted, len(vocabulary))
     size = max(len(vocabulary), *(number + 1 for number in special_ids.present().values()))
     tokenizer = _publish(Path(out), size, special_ids, gpt2_bpe.contents(vocabulary, pairs, special_ids))

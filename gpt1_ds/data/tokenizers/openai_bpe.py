@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
+from gpt1_ds.common.text import is_utf8
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes, published_json
 
 if TYPE_CHECKING:
     from spacy.tokenizer import Tokenizer as SpacyTokenizer
@@ -233,13 +233,10 @@ def _ftfy() -> Callable[..., str]:
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id. Raises DataError for what is not the release's."""
-    try:
-        encoder: dict[str, int] = parse_json(content)
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
+    encoder: dict[str, int] = published_json(path, content)
     ids = list(encoder.values()) if isinstance(encoder, dict) else []
     whole = all(type(number) is int for number in ids) and sorted(ids) == list(range(TEXT_IDS))
-    if not whole or any("\ud800" <= letter <= "\udfff" for piece in encoder for letter in piece):
+    if not whole or not all(map(is_utf8, encoder)):
         raise DataError(f"{path}: not the released vocabulary of ids 0 to {TEXT_IDS - 1}; download it again")
     if NEWLINE not in encoder:
         raise DataError(f"{path}: has no id for the newline; download it again")

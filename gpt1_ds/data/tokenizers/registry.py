@@ -9,31 +9,18 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_taken, naming, published_folder, sha256_file, write_json
-from gpt1_ds.data.tokenizers.base import (
-    GPT2,
-    METADATA,
-    OPENAI,
-    SENTENCEPIECE,
-    SENTENCEPIECE_MODEL,
-    T5,
-    TOKENIZER_JSON,
-    UNIGRAM,
-    WORDPIECE,
-    Metadata,
-    SpecialIds,
-    Tokenizer,
-    read_metadata,
-)
+from gpt1_ds.data.tokenizers import base
+from gpt1_ds.data.tokenizers.base import METADATA, Metadata, SpecialIds, Tokenizer, read_metadata
 
 KINDS = {  # kind -> its module beside this one, and the class or function there that opens a folder
-    SENTENCEPIECE: ("sentencepiece_bpe", "SentencePieceBpe"),
-    UNIGRAM: ("sentencepiece_bpe", "SentencePieceUnigram"),
-    OPENAI: ("openai_bpe", "OpenAIBpe"),
-    GPT2: ("gpt2_bpe", "load"),
-    WORDPIECE: ("wordpiece", "load"),
-    T5: ("t5_unigram", "load"),
-    TOKENIZER_JSON: ("tokenizer_json", "load"),
-    SENTENCEPIECE_MODEL: ("sentencepiece_model", "SentencePieceModel"),
+    base.SENTENCEPIECE: ("sentencepiece_bpe", "SentencePieceBpe"),
+    base.UNIGRAM: ("sentencepiece_bpe", "SentencePieceUnigram"),
+    base.OPENAI: ("openai_bpe", "OpenAIBpe"),
+    base.GPT2: ("gpt2_bpe", "load"),
+    base.WORDPIECE: ("wordpiece", "load"),
+    base.T5: ("t5_unigram", "load"),
+    base.TOKENIZER_JSON: ("tokenizer_json", "load"),
+    base.SENTENCEPIECE_MODEL: ("sentencepiece_model", "SentencePieceModel"),
 }
 
 
@@ -98,4 +85,4 @@ def import_openai(vocab: Path | str, merges: Path | str, out: Path | str) -> Tok
     encoder = bpe.read_vocabulary(Path(vocab), contents[0])
     bpe.check_merges(Path(merges), bpe.read_merges(Path(merges), contents[1]), encoder)
     files = dict(zip((bpe.VOCABULARY, bpe.MERGES), contents, strict=True))
-    return publish_tokenizer(Path(out), OPENAI, bpe.TEXT_IDS + 4, bpe.SPECIAL_IDS, files)
+    return publish_tokenizer(Path(out), base.OPENAI, bpe.TEXT_IDS + 4, bpe.SPECIAL_IDS, files)

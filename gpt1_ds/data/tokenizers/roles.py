@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers.base import SpecialIds
+from gpt1_ds.data.tokenizers.base import SpecialIds, published_json
 
 NAMES = {  # as people call a role -> the role
     **{role: role for role in ("eod", "unknown", "cls", "separator", "pad", "mask", "start", "delimiter", "extract")},
@@ -54,10 +53,7 @@ def said(folder: Path) -> dict[str, str]:
     for name in SAYING:
         if not (folder / name).is_file():
             continue
-        try:
-            values = parse_json((folder / name).read_bytes(), MOST_BYTES)
-        except ValueError as error:
-            raise DataError(f"{folder / name}: not JSON ({error!s:.200}); download it again") from None
+        values = published_json(folder / name, (folder / name).read_bytes(), MOST_BYTES)
         for key, role in NAMES.items():
             value: Any = values.get(f"{key}_token") if isinstance(values, dict) else None
             symbol = value.get("content") if isinstance(value, dict) else value

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
+from gpt1_ds.common.text import is_utf8
 from gpt1_ds.data.tokenizers import sentencepiece_model, tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
 from gpt1_ds.data.tokenizers.sentencepiece_model import CONTROL, NORMAL, UNIGRAM, UNKNOWN
@@ -114,7 +115,7 @@ def checked(path: Path, pieces: tuple[tuple[Any, Any], ...], charsmap: bytes) ->
     """Raises DataError for pieces or a map that the library cannot take, or that lack a symbol."""
     seen: set[str] = set()
     for number, (piece, score) in enumerate(pieces):
-        if not isinstance(piece, str) or not piece or piece in seen or not _is_text(piece):
+        if not isinstance(piece, str) or not piece or piece in seen or not is_utf8(piece):
             raise DataError(f"{path}: the piece {number} ({piece!a:.60}) is empty, no text or there twice; {_AGAIN}")
         if not isinstance(score, float) or not math.isfinite(score):
             raise DataError(f"{path}: the score of the piece {number} is {score!a:.40}, not a number; {_AGAIN}")
@@ -127,8 +128,3 @@ def checked(path: Path, pieces: tuple[tuple[Any, Any], ...], charsmap: bytes) ->
     except ValueError as error:
         raise DataError(f"{path}: {error!s:.100}; {_AGAIN}") from None
     return Model(pieces, charsmap)
-
-
-def _is_text(piece: str) -> bool:
-    """Whether it can be written as UTF-8."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in piece)

@@ -20,7 +20,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import tokenizer_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, published_lines
 from gpt1_ds.data.tokenizers.tokenizer_json import FEWEST, TokenizerJson, check_piece_count
 
 VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
@@ -76,12 +76,8 @@ def wordpiece_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id, the number of its line. Raises DataError for what is no vocabulary of BERT's kind."""
-    try:
-        pieces = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; {_AGAIN}") from None
     vocabulary: dict[str, int] = {}
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(published_lines(path, content)):
         if not piece or piece in vocabulary:
             wrong = f"the piece {piece!a:.60} is there twice" if piece else "is empty"
             raise DataError(f"{path}: line {number + 1}: {wrong}; {_AGAIN}")
@@ -89,11 +85,6 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     if missing := [symbol for symbol in SYMBOLS.values() if symbol not in vocabulary]:
         raise DataError(f"{path}: has no {', '.join(missing)}: not a vocabulary of BERT's kind; {_AGAIN}")
     return vocabulary
-
-
-def settings(lower_case: bool) -> bytes:
-    """The file SETTINGS."""
-    return json.dumps({LOWER_CASE: lower_case}).encode()
 
 
 def read_settings(path: Path, content: bytes) -> bool:
@@ -110,7 +101,7 @@ def read_settings(path: Path, content: bytes) -> bool:
 MOST_LETTERS = 1000  # characters with pieces of their own, as in the library's recipe for BERT
 
 
-def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
+def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool) -> tuple[SpecialIds, dict[str, bytes]]:
     """Roles, and the files of a vocabulary of `vocab_size` pieces: symbols, characters, merged pieces.
 
     Raises DataError naming the sizes that work.
@@ -138,7 +129,8 @@ def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool = False) 
     vocabulary = made.get_vocab(with_added_tokens=False)
     check_piece_count(vocab_size, len(vocabulary))
     pieces = "".join(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.__getitem__))
-    return wordpiece_ids(vocabulary), {VOCABULARY: pieces.encode(), SETTINGS: settings(lower_case=not cased)}
+    settings = json.dumps({LOWER_CASE: not cased})
+    return wordpiece_ids(vocabulary), {VOCABULARY: pieces.encode(), SETTINGS: settings.encode()}
 
 
 def alphabet(lines: Sequence[str], cased: bool) -> list[str]:

@@ -127,9 +127,9 @@ def linear_rules(ours: str, theirs: str | tuple[str, ...], weight: Transform, bi
     return matrix, Rule(f"{ours}.bias", tuple(f"{name}.bias" for name in names), bias)
 
 
-def matrix(ours: str, theirs: str, transform: Transform | None = None) -> Rule:
-    """The rule of a norm or a linear layer without a bias."""
-    return Rule(f"{ours}.weight", (f"{theirs}.weight",), transform or SAME)
+def matrix(ours: str, theirs: str) -> Rule:
+    """The rule of a norm or a linear layer without a bias, stored alike."""
+    return Rule(f"{ours}.weight", (f"{theirs}.weight",), SAME)
 
 
 def same(ours: str, theirs: str) -> tuple[Rule, Rule]:
@@ -238,8 +238,7 @@ class Family:
     def their_names(self, name: str) -> tuple[str, ...]:
         """Short names for a canonical one. Raises KeyError for what this family does not have."""
         found = _BLOCK.search(name)
-        pattern = _BLOCK.sub("*", name, count=1)
-        return tuple(theirs.replace("*", found[0] if found else "*") for theirs in self._table[pattern].theirs)
+        return tuple(theirs.replace("*", found[0] if found else "*") for theirs in self._rule(name).theirs)
 
     def with_token_head(self, kind: Kind) -> Family:
         """This family with the head of its ...ForQuestionAnswering (`span`) or ...ForTokenClassification (`tags`)."""

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
 from gpt1_ds.tasks.token_controls import span_rules
 from gpt1_ds.tasks.token_metrics import Objects, objects
@@ -20,6 +18,7 @@ class Span(Task):
     kind = "span"
     fitting_metrics = ("f1", "exact_match")
     reads_tokens = True
+    token_head = "span"
     submission = "json"
 
     @property
@@ -38,7 +37,6 @@ class Span(Task):
 
     @property
     def may_refuse(self) -> bool:
-        """Whether a question may have no answer."""
         return NO_ANSWER in self.labels
 
     def gold(self, examples: Sequence[Example]) -> Objects:
@@ -50,9 +48,6 @@ class Span(Task):
     @property
     def _head_outputs(self) -> int:
         return 2  # where the answer begins, and where it ends
-
-    def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
-        return HeadSpec(self.outputs, 1, False, settings.head_dropout, settings.lm_coefficient, "span")
 
     def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
         return span_rules(self, splits)

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_controls import tag_rules
@@ -20,6 +18,7 @@ class Tagging(Task):
     kind = "tagging"
     fitting_metrics = ("entity_f1", "accuracy")
     reads_tokens = True
+    token_head = "tags"
 
     @property
     def line_fields(self) -> tuple[str, str]:
@@ -60,9 +59,6 @@ class Tagging(Task):
 
     def in_words(self, prediction: Any) -> str:
         return " ".join(prediction)
-
-    def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
-        return HeadSpec(self.outputs, 1, False, settings.head_dropout, settings.lm_coefficient, "tags")
 
     def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
         return tag_rules(self, splits)
