@@ -2,7 +2,7 @@
 
 Rank 0 copies in a thread of its own while training continues. The run folder stays what counts: a copy that fails is
 said and tried again, and the store is read only where it has a newer checkpoint than the folder, which another machine
-or another disk may not have.
+or another disk may not have, and for one that is damaged in the folder.
 """
 
 from __future__ import annotations
@@ -109,6 +109,14 @@ class Mirror:
             done = ThreadPoolExecutor(1, "mirror").submit(_bring_back, self._copies, resolved(self.config))
         self._wait(lambda: done is not None and not done.done())
         self.groups.on_rank_0(lambda: None if done is None else done.result())
+
+    def replace(self, folder: Path, problem: str) -> Path | None:
+        """Set a damaged checkpoint aside and bring its copy into its place; None where no whole one comes."""
+        done: Future[Path | None] | None = None
+        if self._copies is not None:
+            done = ThreadPoolExecutor(1, "mirror").submit(self._copies.replace, folder, problem)
+        self._wait(lambda: done is not None and not done.done())
+        return self.groups.on_rank_0(lambda: None if done is None else done.result())
 
     def claim(self) -> None:
         """Write the configuration there, so that whoever may not write is told before the first step."""
@@ -233,6 +241,24 @@ class Copies:
             )
         return ""
 
+    def replace(self, folder: Path, problem: str) -> Path | None:
+        """Set a damaged checkpoint aside and bring its copy into its place. Returns None, and leaves it as it is, where
+        there is no whole copy or the store cannot be read, which is said.
+        """
+        name = folders.published_name(folder)
+        final = self.run_dir.checkpoints / name
+        try:
+            if name not in store.whole(self.place.names()):
+                return None
+            came = self._bring(name, final.with_name(f".{name}.brought"))
+        except UserError as error:
+            log.say(f"{error.problems[0]}: no whole copy of {folder} comes from there")
+            return None
+        folders.set_aside(self.run_dir, folder, problem)
+        came.rename(final)
+        self.run_dir.add_event("brought back", checkpoint=name, source=str(self.place))
+        return final
+
     def refuse(self) -> None:
         """Raise ConfigError where the store holds a checkpoint of a run: one that begins anew would mix with it."""
         if store.whole(self.place.names()):
@@ -294,12 +320,13 @@ class Copies:
             if name not in kept and not folders.is_multiple(Path(name), self.settings):
                 store.remove(self.place.below(f"checkpoints/{name}"))
 
-    def _bring(self, name: str) -> None:
-        """One checkpoint of the store into its place in the run folder."""
-        final = self.run_dir.checkpoints / name
+    def _bring(self, name: str, to: Path | None = None) -> Path:
+        """Bring one checkpoint of the store into its place in the run folder, or `to` another. Returns the folder."""
+        final = to or self.run_dir.checkpoints / name
         log.say(f"{name}: comes from {self.place}")
         with published_folder(final) as temporary:
             store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
+        return final
 
     def _bring_best(self, found: Collection[str]) -> None:
         """The best checkpoint that the newest one here knows comes back unless it is whole, and `best` names it. The
