@@ -70,7 +70,10 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         begin, reason = time.monotonic(), trackers.FAILED
         try:
             trainer.log.begin(trainer.state.step)
-            outcome = trainer.train()
+            first, outcome = trainer.state.step, trainer.train()
+            if outcome.reason == DONE and conclude is not None and outcome.step > first:  # a job without steps has time
+                if requests.must_hand_over(workload.results_take(trainer.evaluator.seconds)):
+                    outcome = Outcome(HANDOVER, outcome.step)
             requests.is_over = True
             trainer.profile.end()
             if not trainer.saver.is_saved(trainer.state):

@@ -92,3 +92,19 @@ def test_an_evaluation_that_would_outlast_the_job_is_not_begun(
     groups = SimpleNamespace(rank=0, world=1, control_group=None)
     kept = Requests(RunDir(tmp_path), cast(ProcessGroups, groups))
     assert kept.agree(7, True, False, ahead).stop == stop
+
+
+@pytest.mark.parametrize(("ahead", "asked", "ends"), [(60.0, False, False), (600.0, False, True), (60.0, True, True)])
+def test_what_follows_the_last_step_is_asked_about_apart(
+    ahead: float, asked: bool, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may have come while the last evaluation ran."""
+    monkeypatch.setenv("GPT1_DS_DEADLINE", str(time.time() + 300))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    run_dir = RunDir(tmp_path)
+    run_dir.slurm.mkdir()
+    groups = SimpleNamespace(rank=0, gather=lambda here: [False, here])
+    kept = Requests(run_dir, cast(ProcessGroups, groups))
+    if asked:
+        run_dir.job_stop("7").touch()
+    assert kept.must_hand_over(ahead) == ends
