@@ -71,9 +71,10 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         try:
             trainer.log.begin(trainer.state.step)
             first, outcome = trainer.state.step, trainer.train()
-            if outcome.reason == DONE and conclude is not None and outcome.step > first:  # a job without steps has time
-                if requests.must_hand_over(workload.results_take(trainer.evaluator.seconds)):
-                    outcome = Outcome(HANDOVER, outcome.step)
+            is_concluding = outcome.reason == DONE and conclude is not None
+            takes = workload.results_take(trainer.evaluator.seconds)
+            if is_concluding and outcome.step > first and requests.must_hand_over(takes):  # else no job has more time
+                outcome = Outcome(HANDOVER, outcome.step)
             requests.is_over = True
             trainer.profile.end()
             if not trainer.saver.is_saved(trainer.state):

@@ -17,7 +17,6 @@ from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 from tools import small_tasks
 
-
 SIZES = {"train": 100, "dev": 20, "half": 10, "test": 40}
 
 
