@@ -23,6 +23,7 @@ from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.state import HANDOVER, USER
 
 UNSAVED = "ended without saving; the same command continues from the last checkpoint, if there is one"
@@ -62,7 +63,7 @@ class Requests:
             raise KeyboardInterrupt(UNSAVED)
         # at once, because the next signal (a terminal's and the launcher's) may come while this one is answered
         first, self._signalled = not self._signalled, True
-        if first and not self.is_over and self.groups.rank == 0:
+        if first and not self.is_over and self.groups.rank == 0 and not launch.is_ending():
             again = "; Ctrl-C again ends it without saving" if log.is_terminal() else ""
             log.say_from_handler(f"asked to stop: the run saves after this step and ends{self.takes()}{again}")
 

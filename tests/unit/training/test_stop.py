@@ -18,6 +18,7 @@ from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.run import time_of_a_save
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.stop import Requests
@@ -68,6 +69,18 @@ def test_a_request_is_answered_at_once(
 
 def test_other_ranks_are_silent(tmp_path: Path, said: list[str]) -> None:
     kept = requests(tmp_path, rank=1)
+    ask(signal.SIGTERM)
+    assert kept._signalled
+    assert said == []
+
+
+def test_a_launcher_that_ends_the_ranks_asks_for_nothing(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the loss of a rank another one said that the run saves."""
+    monkeypatch.setenv(launch.STORE_VARIABLE, str(tmp_path / "store"))
+    (tmp_path / launch.ENDING).touch()
+    kept = requests(tmp_path)
     ask(signal.SIGTERM)
     assert kept._signalled
     assert said == []
