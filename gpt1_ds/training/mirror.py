@@ -24,7 +24,7 @@ from gpt1_ds.checkpoint.manager import yield_to_training
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError, WorldError
 from gpt1_ds.common.files import explain, published_folder, write_atomic
 from gpt1_ds.common.remote import check_address
 from gpt1_ds.common.rundir import RunDir
@@ -149,6 +149,7 @@ class Copies:
         self._said: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._under_way: list[Path] = []
+        self._is_claimed = False
 
     @property
     def under_way(self) -> list[Path]:
@@ -270,6 +271,7 @@ class Copies:
     def claim(self) -> None:
         """Write the configuration there, first of all: whoever may not write is told before the first step."""
         self.place.write(self.run_dir.config.name, self.run_dir.config.read_bytes())
+        self._is_claimed = True
 
     def _copy_all(self, found: Sequence[Path]) -> None:
         """In the thread: the records come first, as a checkpoint there without the lines of its steps would lose them,
@@ -278,6 +280,7 @@ class Copies:
         yield_to_training()
         step = manifest.step_of(found[0]) if found else 0
         try:
+            _tried(self._check_place)
             _tried(self._copy_records)
             for folder in found:
                 step = manifest.step_of(folder)
@@ -289,6 +292,14 @@ class Copies:
             self._said.put(("copy failed", {"step": step, "error": str(explain(error) or error)}))
         except UserError as error:
             self._said.put(("copy failed", {"step": step, "error": str(error)}))
+
+    def _check_place(self) -> None:
+        """Raise WorldError where what `claim` wrote is gone: copies would fill the disk under a lost mount."""
+        if self._is_claimed and self.run_dir.config.name not in self.place.names():
+            raise WorldError(
+                f"{self.place}: what this run wrote there is gone; mount the disk again, or stop the run and start it "
+                "again to copy to an empty place"
+            )
 
     def _copy_one(self, folder: Path) -> None:
         begin = time.monotonic()

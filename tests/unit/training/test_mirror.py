@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -299,6 +300,34 @@ def test_without_a_whole_copy_a_damaged_checkpoint_stays_as_it_is(
     shutil.rmtree(tmp_path / "store" / "run" / "checkpoints" / "step-00000006")
     assert copies.replace(hurt.checkpoint(6), "one bit is wrong") is None, "the store has none"
     assert sorted(hurt.path.rglob("*")) == before
+
+
+def test_a_lost_mount_is_not_filled(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies went to the disk under it, where nobody sees them once it is mounted again."""
+    monkeypatch.setattr(mirror, "PAUSE", 0.0)
+    own, mount = RunDir(tmp_path / "run"), tmp_path / "mount"
+    shutil.copytree(run.path, own.path)
+    copies = mirror.Copies(mirror.place_of(f"file://{mount}/store", "run"), own, CheckpointConfig(keep=9))
+    copies.claim()
+    mount.rename(tmp_path / "away")
+    mount.mkdir()
+
+    def copy() -> int:
+        copies.follow()
+        while copies.is_busy:
+            time.sleep(0.01)
+        copies.report()
+        return len(runs.events(own, "copied"))
+
+    before = len(runs.events(own, "copied"))
+    assert copy() == before
+    assert "what this run wrote there is gone; mount the disk again" in capsys.readouterr().err
+    assert not list(mount.iterdir())
+    mount.rmdir()
+    (tmp_path / "away").rename(mount)
+    assert copy() == before + 3
 
 
 def test_records_that_are_lost_beside_whole_checkpoints_come_back(run: RunDir, tmp_path: Path) -> None:
