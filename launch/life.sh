@@ -7,7 +7,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     exec "${program[@]}" "$@" --nproc "${NPROC:-$ranks_per_node}"
   fi
   local folder verdict code=0 status=0 ended='' trapped='' again=0 what bad chain
-  chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-${SLURM_RESTART_COUNT:-0}}"
+  chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-0}"
     --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries"
     --restarts "$restarts" --launcher "$launcher")
   folder=$(once slurm begin "${chain[@]}" --world $(((SLURM_NNODES - spare_nodes) * ranks_per_node)) "$@") || {

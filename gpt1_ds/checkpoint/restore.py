@@ -13,7 +13,7 @@ text has reached.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import hashes_of, total_hashes
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, ModelConfig, load_carried
 from gpt1_ds.config.sections import NewPositions
@@ -113,25 +113,43 @@ def same_manifest(groups: ProcessGroups, folder: Path) -> dict[str, Any]:
     return facts
 
 
-def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Path, dict[str, Any]] | None:
+Replace = Callable[[Path, str], Path | None]
+
+
+def restore_newest(
+    engine: Engine, config: Config, run_dir: RunDir, replace: Replace | None = None
+) -> tuple[Path, dict[str, Any]] | None:
     """Fill the engine from the newest checkpoint that verifies and loads; (its folder, its manifest), or None when
-    there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are.
+    there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are. A damaged one
+    may be good again in the folder that `replace` gives for it and for what is wrong with it.
 
     Raises CheckpointError when there are checkpoints and none is good.
     """
+
+    def restored(folder: Path) -> tuple[Path, dict[str, Any]]:
+        verify_checkpoint(engine, folder, run_dir.path)
+        return folder, restore(engine, config, folder)
+
+    def replaced(folder: Path) -> tuple[Path, dict[str, Any]]:
+        try:
+            return restored(folder)
+        except DamagedError as error:
+            if replace is None or (whole := replace(folder, str(error))) is None:
+                raise
+            return restored(whole)
+
     found = engine.groups.on_rank_0(lambda: folders.steps_in(run_dir.checkpoints))
     bad: list[tuple[Path, str]] = []
     for folder in reversed(found):
         try:
-            verify_checkpoint(engine, folder, run_dir.path)
-            facts = restore(engine, config, folder)
+            loaded = replaced(folder)
         except manifest.NewerFormatError:
             raise
         except CheckpointError as error:
             bad.append((folder, str(error)))
             continue
-        engine.groups.on_rank_0(partial(folders.settle, run_dir, folder, bad))
-        return folder, facts
+        engine.groups.on_rank_0(partial(folders.settle, run_dir, loaded[0], bad))
+        return loaded
     if bad:
         problems = "; ".join(problem for _, problem in bad)
         raise CheckpointError(

@@ -22,6 +22,7 @@ from gpt1_ds.slurm.tries import Fault, fault_of, write_fault
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
     from gpt1_ds.slurm.submit import JobSubmission
+    from gpt1_ds.training.checks import Start
 
 
 LAUNCHERS = ("torchrun", "srun")
@@ -30,7 +31,9 @@ LAUNCHERS = ("torchrun", "srun")
 def _chain_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--restart", default="0", help="times SLURM has requeued it")
-    parser.add_argument("--faults", type=int, default=0, help="jobs before it, in a row, that a fault ended")
+    parser.add_argument(
+        "--faults", type=int, default=0, help="jobs of other numbers before it, in a row, that a fault ended"
+    )
     parser.add_argument("--avoid", default="", help="nodes that they were on")
     parser.add_argument("--pause", type=int, required=True, help="seconds before another try, after the first fault")
     parser.add_argument("--max-tries", type=int, required=True)
@@ -54,26 +57,28 @@ def _begin(options: argparse.Namespace) -> int:
     """Check what the job's ranks will be told, note the try, print the run folder; after a fault of the world, print
     what follows instead.
     """
+    from gpt1_ds.training.checks import Start
+
+    start: Start | None = None
+    command, *arguments = options.words
     try:
-        print(_prepare(options))
+        with contextlib.redirect_stdout(sys.stderr):
+            start = Start(job_config(command, *_split(arguments), options.world), options.world)
+        print(_prepare(options, start))
     except (UserError, OSError) as error:
         fault = fault_of(error)
         if fault is None:
             raise
-        return _conclude(options.job, tries.after_fault(fault, _chain(options)))
+        return _conclude(options.job, tries.after_fault(fault, _chain(options, start.run_dir if start else None)))
     return 0
 
 
-def _prepare(options: argparse.Namespace) -> Path:
+def _prepare(options: argparse.Namespace, start: Start) -> Path:
     """The run folder of a job whose ranks may start."""
     from gpt1_ds.launcher import accelerator
     from gpt1_ds.training import claim
-    from gpt1_ds.training.checks import Start
 
-    command, *arguments = options.words
-    files, overrides = _split(arguments)
     with contextlib.redirect_stdout(sys.stderr):
-        start = Start(job_config(command, files, overrides, options.world), options.world)
         start.check()
         accelerator.prepare(start.config)
         start = start.with_corpus()
@@ -179,14 +184,17 @@ def _end(options: argparse.Namespace) -> int:
     """Print what follows; exit with what the run said."""
     run_dir = RunDir(Path(options.run))
     nodes = tries.NodesLeft(_listed(options.lost), options.spares)
-    verdict = tries.end(run_dir, options.job, options.restart, options.status, _chain(options), nodes)
+    verdict = tries.end(run_dir, options.job, options.restart, options.status, _chain(options, run_dir), nodes)
     return _conclude(options.job, verdict)
 
 
-def _chain(options: argparse.Namespace) -> tries.Chain:
+def _chain(options: argparse.Namespace, run_dir: RunDir | None) -> tries.Chain:
     allowed = (options.pause, options.max_tries, options.poor_tries, options.restarts)
     deadline = float(os.environ.get("GPT1_DS_DEADLINE") or "inf")
-    return tries.Chain(options.faults, _listed(options.avoid), *allowed, deadline, options.launcher)
+    faults = options.faults + int(options.restart)
+    if run_dir is not None:
+        faults = tries.faults_before(run_dir, options.job, options.restart, options.faults)
+    return tries.Chain(faults, _listed(options.avoid), *allowed, deadline, options.launcher)
 
 
 def _listed(hosts: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ time limit, and whatever a library raises is one line that shows nothing secret.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,11 @@ from gpt1_ds.common.errors import DataError, UserError, WorldError, one_line
 
 T = TypeVar("T")
 _SECRET = re.compile(r"(?<=://)[^/]*@|\?.*")  # who asks, and what signs a remote address
+WAYS_OUT: dict[int | None, str] = {  # of a store that is a disk
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there",
+    errno.EROFS: "make it writable again",
+}
 _OURS = ("builtins", "gpt1_ds")  # where an exception that is a bug of ours is defined
 
 
@@ -76,4 +82,5 @@ def reached(address: str, access: Literal["read", "write"] = "read") -> Iterator
             way_out = "set those of your store, like AWS_ACCESS_KEY_ID, or its profile"
             raise DataError(f"{shown}: {why}; {way_out}") from None
         tried = "read" if access == "read" else "written"
-        raise WorldError(f"{shown}: cannot be {tried} ({why}); run again when the network is well") from None
+        way_out = WAYS_OUT.get(getattr(problem, "errno", None), "run again when the network is well")
+        raise WorldError(f"{shown}: cannot be {tried} ({why}); {way_out}") from None

@@ -40,6 +40,7 @@ from gpt1_ds.common.files import explain, this_node
 from gpt1_ds.launcher import network
 
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
+ENDING = "ending"  # a file beside it, once the launcher ends the ranks
 _PIPE: list[Connection] = []  # of a rank that this module started: to its launcher
 _STARTED: list[Any] = []  # ranks that this process started, from any thread, and has not seen end
 # What nearly every rank imports: the fork server does it once, where each rank took a second of its core. By name,
@@ -155,6 +156,8 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
                 error.may_restart &= not is_asked()  # who asked for the end wants no new beginning
                 raise
     finally:
+        with contextlib.suppress(OSError):  # a full disk
+            (folder / ENDING).touch()
         _end(processes)
         log.clear_line()
         for process in processes:
@@ -210,6 +213,12 @@ def signal_ranks(number: int) -> None:
         if process.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
+
+
+def is_ending() -> bool:
+    """Whether this rank's launcher ends all ranks, as it does after the loss of one: its SIGTERM asks for no save."""
+    store = os.environ.get(STORE_VARIABLE)
+    return store is not None and Path(store).with_name(ENDING).exists()
 
 
 def tell(error: TrainingError | UserError) -> bool:

@@ -154,6 +154,21 @@ def begin(run_dir: RunDir, job: str, restart: str) -> None:
     write_json(run_dir.slurm / f"try-{job}-{restart or 0}.json", {**note, "time": round(time.time())})
 
 
+def faults_before(run_dir: RunDir, job: str, restart: str, told: int) -> int:
+    """Returns how many tries in a row came to nothing before this one: those that SLURM has requeued under this job's
+    number since one of them saved a step, and the `told` ones of jobs before it, unless one did. A try that left no
+    note came to nothing: the disk may have been full.
+    """
+    requeued = int(restart or 0)
+    with suppress(OSError):  # the fault itself
+        here = newest_step(run_dir)
+        notes = [read_note(run_dir.slurm / f"try-{job}-{number}.json") for number in range(requeued)]
+        saved = [number for number, note in enumerate(notes) if note.get("step", here) < here]
+        if saved:
+            return requeued - 1 - saved[-1]
+    return told + requeued
+
+
 def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain, nodes: NodesLeft = NodesLeft()) -> Verdict:
     """Judge the try that `begin` noted, whose ranks ended with `status`."""
     path = run_dir.slurm / f"try-{job}-{restart or 0}.json"

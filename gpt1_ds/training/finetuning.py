@@ -94,6 +94,20 @@ class Finetuning(Workload):
         value = record.metrics[self.task.metrics[0]]
         return UNDEFINED if value is None else value
 
+    @property
+    def answered(self) -> list[str]:
+        """The splits that the results are of."""
+        everything = self.scorer.settings.answer != "labelled"
+        splits = sorted(self.scorer.splits.keys() - {"train"})
+        return [split for split in splits if everything or self.scorer.has_labels(split)]
+
+    def results_take(self, seconds: float) -> float:
+        """An evaluation is of dev, or of the part of it for which answers are written."""
+        examples = {split: len(self.scorer.splits[split].example_ids) for split in self.answered}
+        dev = examples[DEV]
+        measured = min(dev, self.scorer.settings.decoded_examples or dev) if self.task.writes_text else dev
+        return seconds * sum(examples.values()) / measured
+
     def learned(self, engine: Engine, batch: StepBatch) -> dict[str, Any]:
         """Returns the parts of the loss of this step, and how many of its examples were right, with dropout."""
         head, groups = self.scorer.objective.head, self.groups
@@ -149,14 +163,12 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
             raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
         restore(engine, workload.config, folder, weights_only=True)
     entries: list[Entry] = []
-    for split in sorted(scorer.splits.keys() - {"train"}):
+    for split in workload.answered:
         if scorer.has_labels(split):
             record, predictions = scorer.measure(engine, split, step, state.tokens)
             entries.append(score_entry(record, scorer.hashes[split]))
             if groups.rank == 0 and split != DEV:  # whose score was said when the run came to this step
                 log.say(f"step {record.step}: {record}")
-        elif scorer.settings.answer == "labelled":
-            continue
         else:
             predictions, _ = scorer.predict(engine, split)
         groups.on_rank_0(

@@ -2,7 +2,7 @@
 
 Rank 0 copies in a thread of its own while training continues. The run folder stays what counts: a copy that fails is
 said and tried again, and the store is read only where it has a newer checkpoint than the folder, which another machine
-or another disk may not have.
+or another disk may not have, and for one that is damaged in the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpt1_ds.checkpoint.manager import yield_to_training
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DamagedError, UserError, WorldError
 from gpt1_ds.common.files import explain, published_folder, write_atomic
 from gpt1_ds.common.remote import check_address
 from gpt1_ds.common.rundir import RunDir
@@ -110,6 +110,14 @@ class Mirror:
         self._wait(lambda: done is not None and not done.done())
         self.groups.on_rank_0(lambda: None if done is None else done.result())
 
+    def replace(self, folder: Path, problem: str) -> Path | None:
+        """Set a damaged checkpoint aside and bring its copy into its place; None where no whole one comes."""
+        done: Future[Path | None] | None = None
+        if self._copies is not None:
+            done = ThreadPoolExecutor(1, "mirror").submit(self._copies.replace, folder, problem)
+        self._wait(lambda: done is not None and not done.done())
+        return self.groups.on_rank_0(lambda: None if done is None else done.result())
+
     def claim(self) -> None:
         """Write the configuration there, so that whoever may not write is told before the first step."""
         self.groups.on_rank_0(lambda: None if self._copies is None else self._copies.claim())
@@ -142,6 +150,7 @@ class Copies:
         self._said: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._under_way: list[Path] = []
+        self._is_claimed = False
 
     @property
     def under_way(self) -> list[Path]:
@@ -234,6 +243,24 @@ class Copies:
             )
         return ""
 
+    def replace(self, folder: Path, problem: str) -> Path | None:
+        """Set a damaged checkpoint aside and bring its copy into its place. Returns None, and leaves it as it is, where
+        there is no whole copy or the store cannot be read, which is said.
+        """
+        name = folders.published_name(folder)
+        final = self.run_dir.checkpoints / name
+        try:
+            if name not in store.whole(self.place.names()):
+                return None
+            came = self._bring(name, final.with_name(f".{name}.brought"))
+        except UserError as error:
+            log.say(f"{error.problems[0]}: no whole copy of {folder} comes from there")
+            return None
+        folders.set_aside(self.run_dir, folder, problem)
+        came.rename(final)
+        self.run_dir.add_event("brought back", checkpoint=name, source=str(self.place))
+        return final
+
     def refuse(self) -> None:
         """Raise ConfigError where the store holds a checkpoint of a run: one that begins anew would mix with it."""
         if store.whole(self.place.names()):
@@ -245,6 +272,7 @@ class Copies:
     def claim(self) -> None:
         """Write the configuration there, first of all: whoever may not write is told before the first step."""
         self.place.write(self.run_dir.config.name, self.run_dir.config.read_bytes())
+        self._is_claimed = True
 
     def _copy_all(self, found: Sequence[Path]) -> None:
         """In the thread: the records come first, as a checkpoint there without the lines of its steps would lose them,
@@ -253,6 +281,7 @@ class Copies:
         yield_to_training()
         step = manifest.step_of(found[0]) if found else 0
         try:
+            _tried(self._check_place)
             _tried(self._copy_records)
             for folder in found:
                 step = manifest.step_of(folder)
@@ -264,6 +293,14 @@ class Copies:
             self._said.put(("copy failed", {"step": step, "error": str(explain(error) or error)}))
         except UserError as error:
             self._said.put(("copy failed", {"step": step, "error": str(error)}))
+
+    def _check_place(self) -> None:
+        """Raise WorldError where what `claim` wrote is gone: copies would fill the disk under a lost mount."""
+        if self._is_claimed and self.run_dir.config.name not in self.place.names():
+            raise WorldError(
+                f"{self.place}: what this run wrote there is gone; mount the disk again, or stop the run and start it "
+                "again to copy to an empty place"
+            )
 
     def _copy_one(self, folder: Path) -> None:
         begin = time.monotonic()
@@ -295,12 +332,13 @@ class Copies:
             if name not in kept and not folders.is_multiple(Path(name), self.settings):
                 store.remove(self.place.below(f"checkpoints/{name}"))
 
-    def _bring(self, name: str) -> None:
-        """One checkpoint of the store into its place in the run folder."""
-        final = self.run_dir.checkpoints / name
+    def _bring(self, name: str, to: Path | None = None) -> Path:
+        """Bring one checkpoint of the store into its place in the run folder, or `to` another. Returns the folder."""
+        final = to or self.run_dir.checkpoints / name
         log.say(f"{name}: comes from {self.place}")
         with published_folder(final) as temporary:
             store.fetch(self.place.below(f"checkpoints/{name}"), temporary)
+        return final
 
     def _bring_best(self, found: Collection[str]) -> None:
         """The best checkpoint that the newest one here knows comes back unless it is whole, and `best` names it. The

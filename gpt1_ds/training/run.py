@@ -70,7 +70,11 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         begin, reason = time.monotonic(), trackers.FAILED
         try:
             trainer.log.begin(trainer.state.step)
-            outcome = trainer.train()
+            first, outcome = trainer.state.step, trainer.train()
+            is_concluding = outcome.reason == DONE and conclude is not None
+            takes = workload.results_take(trainer.evaluator.seconds)
+            if is_concluding and outcome.step > first and requests.must_hand_over(takes):  # else no job has more time
+                outcome = Outcome(HANDOVER, outcome.step)
             requests.is_over = True
             trainer.profile.end()
             if not trainer.saver.is_saved(trainer.state):

@@ -23,6 +23,7 @@ from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.state import HANDOVER, USER
 
 UNSAVED = "ended without saving; the same command continues from the last checkpoint, if there is one"
@@ -62,7 +63,7 @@ class Requests:
             raise KeyboardInterrupt(UNSAVED)
         # at once, because the next signal (a terminal's and the launcher's) may come while this one is answered
         first, self._signalled = not self._signalled, True
-        if first and not self.is_over and self.groups.rank == 0:
+        if first and not self.is_over and self.groups.rank == 0 and not launch.is_ending():
             again = "; Ctrl-C again ends it without saving" if log.is_terminal() else ""
             log.say_from_handler(f"asked to stop: the run saves after this step and ends{self.takes()}{again}")
 
@@ -75,8 +76,7 @@ class Requests:
         if self.groups.rank == 0:
             gone = _stamp(self.run_dir.checkpoints) == ()
             user, save, profile = map(self._is_asked, self.run_dir.requests)
-            handover = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
-            handover |= time.time() + ahead >= self.deadline
+            handover = self._is_job_ending(ahead)
         here = [fingerprint, user, handover or self._signalled, save, profile, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.groups.control_group)
@@ -86,6 +86,18 @@ class Requests:
         self.wants_profile = profiles > 0
         stop = USER if users else HANDOVER if handovers else None
         return Decision(stop, saves > 0, bads > 0, written_parts == self.groups.world, f"{total % 2**64:016x}")
+
+    def must_hand_over(self, ahead: float) -> bool:
+        """Whether some rank was asked to stop since the last step, or what takes `ahead` seconds would outlast the job.
+        All ranks call it.
+        """
+        here = self._signalled or (self.groups.rank == 0 and self._is_job_ending(ahead))
+        return any(self.groups.gather(here))
+
+    def _is_job_ending(self, ahead: float) -> bool:
+        """Whether the job was asked to hand over, or ends within `ahead` seconds."""
+        asked = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
+        return asked or time.time() + ahead >= self.deadline
 
     def honoured(self, decision: Decision) -> None:
         """Remove the request files that this decision answered."""

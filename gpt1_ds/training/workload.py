@@ -64,6 +64,10 @@ class Workload(ABC):
         """What makes one evaluation better than another; None: nothing does, and no best checkpoint is kept."""
         return None
 
+    def results_take(self, seconds: float) -> float:
+        """Returns the seconds that the results after the last step take, where an evaluation took `seconds`."""
+        return 0.0
+
     def facts(self) -> dict[str, Any]:
         """What a checkpoint's manifest says besides."""
         return {}

@@ -70,3 +70,23 @@ def test_variables_of_no_rank_are_refused(rank: str, ranks: str | None, environm
     with pytest.raises(LaunchError, match=f"^RANK={rank}, WORLD_SIZE={ranks or 1}: .*unset RANK WORLD_SIZE LOCAL_RANK"):
         launch.world(None)
     assert launch.world(2) == 2, "--nproc starts its own"
+
+
+def is_ended(folder: str) -> int:
+    """Rank 1 is killed; rank 0 writes down what it hears."""
+    ready, told = Path(folder, "ready"), Path(folder, "told")
+    if os.environ["RANK"] == "1":
+        wait_for(ready.exists)
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGTERM, lambda *_: told.write_text(f"{launch.is_ending()}"))
+    assert not launch.is_ending()
+    ready.touch()
+    wait_for(told.exists)
+    return 0
+
+
+def test_ranks_that_are_ended_after_a_lost_one_know_it(tmp_path: Path) -> None:
+    """Their SIGTERM is no request of a person: nothing is saved."""
+    with pytest.raises(LaunchError, match="rank 1 failed:\nit was killed by SIGKILL"):
+        launch.run(f"{__name__}:is_ended", (str(tmp_path),), 2)
+    assert (tmp_path / "told").read_text() == "True"

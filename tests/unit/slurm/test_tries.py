@@ -186,6 +186,25 @@ def test_pauses_grow_to_an_hour_and_nodes_add_up() -> None:
     assert "10 jobs were tried" in last.reason
 
 
+@pytest.mark.parametrize(
+    ("steps", "told", "faults"),
+    [
+        ([], 2, 2),  # a new job
+        ([10, 20, 30], 0, 0),  # each of its tries saved steps and handed over
+        ([10, 20, 40, 40], 2, 2),
+        ([10, None, 40], 0, 2),  # the second could not write
+        ([40, 40], 2, 4),  # of a job after two faults
+    ],
+)
+def test_a_requeue_that_continues_is_no_fault(steps: list[int | None], told: int, faults: int, run_dir: RunDir) -> None:
+    """A chain by requeueing paused for an hour after its first fault, where it had handed over six times."""
+    run_dir.checkpoint(40).mkdir(parents=True)
+    for restart, step in enumerate(steps):
+        if step is not None:
+            write_json(run_dir.slurm / f"try-7-{restart}.json", {"job": "7", "step": step})
+    assert tries.faults_before(run_dir, "7", str(len(steps)), told) == faults
+
+
 def test_a_longer_pause_than_the_longest_is_the_user_s() -> None:
     assert tries.after_fault(Fault("broken"), Chain(pause=7200)).pause == 7200
 

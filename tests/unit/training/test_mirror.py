@@ -287,6 +287,76 @@ def test_a_checkpoint_that_lost_files_comes_back_to_its_place(run: RunDir, tiny_
     assert [event["step"] for event in runs.events(lost, "started")][-1] == 6
 
 
+def flip(folder: Path) -> bytes:
+    """Change one bit of a checkpoint, which no size tells; what its shard held before."""
+    shard = next(folder.glob("state/rank-*.safetensors"))
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    return content
+
+
+def test_a_flipped_bit_is_mended_from_the_store(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
+    """Steps were lost to an older checkpoint, and the run was refused where there was none, beside a whole copy."""
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=8", "checkpoint.every=2"]
+    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
+    hurt = runs.folder(words)
+    shutil.copytree(run.path, hurt.path)
+    content = flip(hurt.checkpoint(6))
+    assert runs.pretrain(words, 2) == 0
+    assert [event["step"] for event in runs.events(hurt, "started")][-1] == 6
+    assert [event["checkpoint"] for event in runs.events(hurt, "set aside")] == ["step-00000006"]
+    assert [event["checkpoint"] for event in runs.events(hurt, "brought back")] == ["step-00000006"]
+    assert next(hurt.checkpoint(6).glob("state/rank-*.safetensors")).read_bytes() == content
+    assert not list(hurt.checkpoints.glob(".*"))
+
+
+def test_without_a_whole_copy_a_damaged_checkpoint_stays_as_it_is(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror.copy_run(run.path, f"file://{tmp_path}/store")
+    hurt = RunDir(tmp_path / run.path.name)
+    shutil.copytree(run.path, hurt.path)
+    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), hurt, CheckpointConfig())
+    flip(hurt.checkpoint(6))
+    flip(tmp_path / "store" / "run" / "checkpoints" / "step-00000006")
+    before = sorted(hurt.path.rglob("*"))
+    assert copies.replace(hurt.checkpoint(6), "one bit is wrong") is None
+    told = capsys.readouterr().err
+    assert f"the manifest: no whole copy of {hurt.checkpoint(6)} comes from there" in told
+    shutil.rmtree(tmp_path / "store" / "run" / "checkpoints" / "step-00000006")
+    assert copies.replace(hurt.checkpoint(6), "one bit is wrong") is None, "the store has none"
+    assert sorted(hurt.path.rglob("*")) == before
+
+
+def test_a_lost_mount_is_not_filled(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies went to the disk under it, where nobody sees them once it is mounted again."""
+    monkeypatch.setattr(mirror, "PAUSE", 0.0)
+    own, mount = RunDir(tmp_path / "run"), tmp_path / "mount"
+    shutil.copytree(run.path, own.path)
+    copies = mirror.Copies(mirror.place_of(f"file://{mount}/store", "run"), own, CheckpointConfig(keep=9))
+    copies.claim()
+    mount.rename(tmp_path / "away")
+    mount.mkdir()
+
+    def copy() -> int:
+        copies.follow()
+        while copies.is_busy:
+            time.sleep(0.01)
+        copies.report()
+        return len(runs.events(own, "copied"))
+
+    before = len(runs.events(own, "copied"))
+    assert copy() == before
+    assert "what this run wrote there is gone; mount the disk again" in capsys.readouterr().err
+    assert not list(mount.iterdir())
+    mount.rmdir()
+    (tmp_path / "away").rename(mount)
+    assert copy() == before + 3
+
+
 def test_records_that_are_lost_beside_whole_checkpoints_come_back(run: RunDir, tmp_path: Path) -> None:
     """The next copy would end those of the store, too."""
     mirror.copy_run(run.path, f"file://{tmp_path}/store")

@@ -18,6 +18,7 @@ from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.run import time_of_a_save
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.stop import Requests
@@ -73,6 +74,18 @@ def test_other_ranks_are_silent(tmp_path: Path, said: list[str]) -> None:
     assert said == []
 
 
+def test_a_launcher_that_ends_the_ranks_asks_for_nothing(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the loss of a rank another one said that the run saves."""
+    monkeypatch.setenv(launch.STORE_VARIABLE, str(tmp_path / "store"))
+    (tmp_path / launch.ENDING).touch()
+    kept = requests(tmp_path)
+    ask(signal.SIGTERM)
+    assert kept._signalled
+    assert said == []
+
+
 def test_how_long_a_save_takes() -> None:
     config = load(
         [], ["model.vocab_size=4096", "model.context=128", "model.layers=2", "model.width=128", "model.heads=4"]
@@ -92,3 +105,19 @@ def test_an_evaluation_that_would_outlast_the_job_is_not_begun(
     groups = SimpleNamespace(rank=0, world=1, control_group=None)
     kept = Requests(RunDir(tmp_path), cast(ProcessGroups, groups))
     assert kept.agree(7, True, False, ahead).stop == stop
+
+
+@pytest.mark.parametrize(("ahead", "asked", "ends"), [(60.0, False, False), (600.0, False, True), (60.0, True, True)])
+def test_what_follows_the_last_step_is_asked_about_apart(
+    ahead: float, asked: bool, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may have come while the last evaluation ran."""
+    monkeypatch.setenv("GPT1_DS_DEADLINE", str(time.time() + 300))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    run_dir = RunDir(tmp_path)
+    run_dir.slurm.mkdir()
+    groups = SimpleNamespace(rank=0, gather=lambda here: [False, here])
+    kept = Requests(run_dir, cast(ProcessGroups, groups))
+    if asked:
+        run_dir.job_stop("7").touch()
+    assert kept.must_hand_over(ahead) == ends

@@ -1,0 +1,25 @@
+"""What a person is told of a store that cannot be used now."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from gpt1_ds.common.errors import WorldError
+from gpt1_ds.common.remote import reached
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [
+        (errno.ENOSPC, "free some space there"),
+        (errno.EROFS, "make it writable again"),
+        (errno.EIO, "run again when the network is well"),
+    ],
+)
+def test_a_store_that_is_a_disk_has_ways_out_of_its_own(number: int, way_out: str) -> None:
+    with pytest.raises(WorldError) as caught, reached("file:///mnt/store", access="write"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).endswith(f"cannot be written ([Errno {number}] {os.strerror(number)}); {way_out}")
