@@ -30,6 +30,7 @@ class RunRecord:
     train: list[dict[str, Any]]  # lines of metrics.jsonl
     held_out: list[dict[str, Any]]
     begin: int = 0  # the step at which it first started
+    last: int = 0  # the last step that it tells of
 
     @property
     def loss(self) -> float | None:
@@ -55,7 +56,8 @@ def read(run_dir: RunDir, steps: int) -> RunRecord:
         outcome, reason = FAILED, f"{CUT}, {steps}; {WAY_OUT}"
     elif outcome == DONE and not math.isfinite(_loss(held_out[-1])):
         outcome, reason = DIVERGED, "its held-out loss is not finite"
-    return RunRecord(outcome, reason, train, held_out, begin)
+    last = max((line["step"] for line in [*lines, *events] if isinstance(line.get("step"), int)), default=0)
+    return RunRecord(outcome, reason, train, held_out, begin, last)
 
 
 def held_out_losses(run_dir: RunDir) -> list[float | None]:
