@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -47,7 +47,7 @@ class RunRecord:
 
 def read(run_dir: RunDir, steps: int) -> RunRecord:
     """The record of a run that is to have `steps` steps."""
-    lines = [line for line in read_jsonl(run_dir.metrics) if READ.get(line["kind"]) in line]
+    lines = list(_lines(run_dir))
     train, held_out = ([line for line in lines if line["kind"] == kind] for kind in READ)
     events = list(read_jsonl(run_dir.events))
     begin = next((event["step"] for event in events if event["event"] == "started"), 0)
@@ -62,12 +62,24 @@ def read(run_dir: RunDir, steps: int) -> RunRecord:
 
 def held_out_losses(run_dir: RunDir) -> list[float | None]:
     """Returns the held-out losses that metrics.jsonl has of a run of any length, None for one that is not finite; none
-    where the run is done and the last of them is not that of its last step.
+    where the run is done and lacks the last of them.
     """
-    lines = [line for line in read_jsonl(run_dir.metrics) if line["kind"] == "eval" and "loss" in line]
-    if run_dir.done.exists() and lines and lines[-1]["step"] < _target(run_dir):
-        return []
-    return [line["loss"] for line in lines]
+    return [] if is_cut(run_dir) else [line["loss"] for line in _lines(run_dir) if line["kind"] == "eval"]
+
+
+def _lines(run_dir: RunDir) -> Iterator[dict[str, Any]]:
+    """Yields the lines of metrics.jsonl that have what is read of them."""
+    return (line for line in read_jsonl(run_dir.metrics) if READ.get(line["kind"]) in line)
+
+
+def is_cut(run_dir: RunDir) -> bool:
+    """Whether a run is done and metrics.jsonl lacks lines of its end: its last step, or the evaluation after it where
+    the run has others.
+    """
+    if not run_dir.done.exists():
+        return False
+    last = {line["kind"]: line["step"] for line in _lines(run_dir)}
+    return last.get("train", 0) < _target(run_dir) or last.get("eval", _target(run_dir)) < _target(run_dir)
 
 
 def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple[str, str]:
