@@ -245,6 +245,15 @@ class Copies:
         """Write the configuration there, first of all: whoever may not write is told before the first step."""
         self.place.write(self.run_dir.config.name, self.run_dir.config.read_bytes())
 
+    def _require_ours(self) -> None:
+        """Raise ConfigError where another run has claimed the place after this one: their checkpoints would mix."""
+        name = self.run_dir.config.name
+        if name in self.place.names() and self.place.read(name) != self.run_dir.config.read_bytes():
+            raise ConfigError(
+                f"{self.place}: another run of this name, with other keys, copies there now, too; choose another "
+                "run.name for one of them"
+            )
+
     def _copy_all(self, found: Sequence[Path]) -> None:
         """In the thread: the records come first, as a checkpoint there without the lines of its steps would lose them,
         and last, with what has happened since.
@@ -252,6 +261,7 @@ class Copies:
         yield_to_training()
         step = manifest.step_of(found[0]) if found else 0
         try:
+            _tried(self._require_ours)
             _tried(self._copy_records)
             for folder in found:
                 step = manifest.step_of(folder)
