@@ -78,7 +78,7 @@ def stretched(problem: Problem, optimum: Optimum, samples: Floats) -> Floats:
     room_SF = np.where(away_SF > 0, high_F - centre_F, centre_F - low_F) / np.maximum(np.abs(away_SF), TINY)
     factor_S1 = np.clip(room_SF.min(axis=-1, keepdims=True), 1.0, factor)
     stretched_SF = np.clip(centre_F + factor_S1 * away_SF, low_F, high_F)
-    return np.where(is_log_F, np.log(np.maximum(stretched_SF, TINY)), stretched_SF)
+    return np.asarray(np.where(is_log_F, np.log(np.maximum(stretched_SF, TINY)), stretched_SF))
 
 
 def without_each(problem: Problem, optimum: Optimum) -> Floats:

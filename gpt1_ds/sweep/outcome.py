@@ -78,7 +78,7 @@ def is_cut(run_dir: RunDir) -> bool:
     """
     if not run_dir.done.exists():
         return False
-    last = {line["kind"]: line["step"] for line in _lines(run_dir)}
+    last: dict[str, int] = {line["kind"]: line["step"] for line in _lines(run_dir)}
     return last.get("train", 0) < _target(run_dir) or last.get("eval", _target(run_dir)) < _target(run_dir)
 
 

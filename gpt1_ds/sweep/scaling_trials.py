@@ -197,7 +197,11 @@ class _Maker:
         needed = sizes.before(steps + 1) * fed
         there = min(unique or needed, self.data_tokens or needed)
         name = f"l{model.layers}w{model.width}-{count(tokens)}"
-        name += (f"-u{count(unique)}" if unique else "") + (f"-lr{rate:g}" if rate != 1 else "") + f"-seed{seed}"
+        name += (
+            (f"-u{count(unique)}" if unique else "")
+            + (f"-lr{rate:g}".replace("+", "") if rate != 1 else "")
+            + f"-seed{seed}"
+        )
         number = counts(model, self.vocab_size)[study.convention]
         facts = {"study": study.name, "arm": arm.name, "N": number, "D": needed, "U": min(there, needed)}
         config = replace(

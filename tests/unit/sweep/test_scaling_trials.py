@@ -50,6 +50,13 @@ def test_convention_names_n(tmp_path: Path) -> None:
     assert trial.parameters == counts(trial.config.model, 500)["all"]
 
 
+def test_every_rate_names_a_folder(tmp_path: Path) -> None:
+    """1e6 is written 1e+06, which no run may be called."""
+    arm = {"name": "rates", "layers": [1], "tokens": ["8K"], "rates": [1e6, 1e-6]}
+    names = {trial.name for trial in small(tmp_path, arms=[LADDER, arm])}
+    assert {"l1w16-8K-lr1e06-seed1", "l1w16-8K-lr1e-06-seed1"} <= names
+
+
 def test_rates_follow_the_width(tmp_path: Path) -> None:
     rule = {"value": 0.01, "reference": 16, "exponent": -0.5}
     found = by_name(tmp_path, learning_rate=rule)
