@@ -14,6 +14,7 @@ from typing import Any
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import append, is_there
 
+LARGEST_NUMBER = 1e305  # of a record; a run that diverged has a perplexity of up to e^700, which is 1e304
 RUN_VARIABLE = "GPT1_DS_RUN"  # the run folder of the job that a process belongs to; set by launch/life.sh
 
 
@@ -130,7 +131,7 @@ def _is_of(kind: str, value: Any) -> bool:
         return True
     if kind in ("count", "number", "finite number"):
         exact = type(value) is int and 0 <= value < 2**63
-        return exact or (kind != "count" and type(value) in (int, float) and abs(value) < 1e300)
+        return exact or (kind != "count" and type(value) in (int, float) and abs(value) < LARGEST_NUMBER)
     return type(value) is {"text": str, "truth": bool}[kind]
 
 

@@ -148,17 +148,28 @@ def read_study_results(folder: Path) -> Results:
 
 
 def _chosen(tried: Sequence[Path], metric: str) -> Path:
-    """The trial with the best dev score, the first of equals; while one is not done, that one."""
-    if len(tried) == 1:
+    """The trial with the best dev score, the first of equals; while one is not done, that one. One that diverged is
+    worse than all others: it would diverge again.
+    """
+    judged, scores = [place for place in tried if not _has_diverged(RunDir(place))], []
+    if len(tried) == 1 or not judged:
         return tried[0]
-    scores = []
-    for place in tried:
+    for place in judged:
         if not _is_done(RunDir(place)):
             return place
         entries = of_run(read_entries(RunDir(place).evaluation))
         values = [entry["metrics"].get(metric) for entry in entries if entry["split"] == "dev"]
         scores.append(next((value for value in values if value is not None), -math.inf))
-    return tried[scores.index(max(scores))]
+    return judged[scores.index(max(scores))]
+
+
+def _has_diverged(cell: RunDir) -> bool:
+    """Whether its last start ended at a loss that was not finite or rose."""
+    if _is_done(cell):
+        return False
+    events = list(read_jsonl(cell.events))
+    last = max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
+    return any(event["event"] == "spike" and event.get("action") == "raise" for event in events[last:])
 
 
 def _is_done(cell: RunDir) -> bool:

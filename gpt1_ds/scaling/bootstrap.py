@@ -33,6 +33,7 @@ from gpt1_ds.scaling.points import Floats
 DRAWS = 1000
 LEVEL = 0.95
 FREEDOM = 3  # degrees of freedom that a correction counts at least: below, intervals say nothing anyway
+TINY = 1e-300  # in the place of zero
 TOLERANCE = 1e-7  # of a draw's objective; its noise is larger by far
 
 
@@ -57,7 +58,11 @@ def refit(problem: Problem, optimum: Optimum, weights: Floats) -> Floats:
 
 
 def stretched(problem: Problem, optimum: Optimum, samples: Floats) -> Floats:
-    """(S, F): draws of `refit` with the small-sample correction, inside the problem's bounds."""
+    """(S, F): draws of `refit` with the small-sample correction, inside the problem's bounds.
+
+    The terms of N and D are stretched in nats, and a draw no further than to the first bound: stretched in logs, or cut
+    at the bounds one parameter at a time, a law would leave the points that it was drawn from.
+    """
     P, F = len(problem.loss), len(optimum.theta)
     freedom = max(P - F, FREEDOM)
     factor = 1 + 25 / freedom**3
@@ -65,8 +70,15 @@ def stretched(problem: Problem, optimum: Optimum, samples: Floats) -> Floats:
         special = scipy_part("special")
         student = special.stdtrit(freedom, (1 + LEVEL) / 2) / special.ndtri((1 + LEVEL) / 2)
         factor = student * math.sqrt(P / freedom)
-    low, high = problem.bounds
-    return np.clip(optimum.theta + factor * (samples - optimum.theta), low, high)
+    is_log_F = np.isin(problem.form.free, ("a", "b"))
+    low_F, high_F, centre_F, samples_SF = (
+        np.where(is_log_F, np.exp(theta), theta) for theta in (*problem.bounds, optimum.theta, samples)
+    )
+    away_SF = samples_SF - centre_F
+    room_SF = np.where(away_SF > 0, high_F - centre_F, centre_F - low_F) / np.maximum(np.abs(away_SF), TINY)
+    factor_S1 = np.clip(room_SF.min(axis=-1, keepdims=True), 1.0, factor)
+    stretched_SF = np.clip(centre_F + factor_S1 * away_SF, low_F, high_F)
+    return np.asarray(np.where(is_log_F, np.log(np.maximum(stretched_SF, TINY)), stretched_SF))
 
 
 def without_each(problem: Problem, optimum: Optimum) -> Floats:

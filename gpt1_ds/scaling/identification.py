@@ -61,8 +61,11 @@ def widened(problem: Problem, found: Identification, samples: Floats, seed: int)
 
 
 def outliers(problem: Problem, optimum: Optimum) -> tuple[int, ...]:
-    """Numbers of the points that lie FAR_OFF from the law, by the median of all distances."""
+    """Numbers of the points that lie FAR_OFF from the law, by the median distance. As many points as there are
+    parameters do not count for it: the law bends to them, and on few points most distances would be zero.
+    """
     distance_P = np.abs(problem.residuals_only(optimum.theta[None])[0])
     least = ROUNDING if problem.in_logs else ROUNDING * float(problem.loss.mean())
-    scale = max(1.4826 * float(np.median(distance_P)), least)  # of normal noise, its standard deviation
+    judged = np.sort(distance_P)[len(optimum.theta) :]
+    scale = max(1.4826 * float(np.median(judged)), least)  # of normal noise, its standard deviation
     return tuple(int(number) for number in np.flatnonzero(distance_P > FAR_OFF * scale))

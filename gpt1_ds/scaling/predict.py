@@ -77,6 +77,12 @@ def predict_with(fit: Fit, question: Query) -> dict[str, Any]:
     elif question.flops is not None and n is None and question.target is None:
         result["optimal"] = _optimal(fit, question.flops)
         n, d = (result["optimal"][name]["value"] for name in ("n", "d"))
+        if not max(n, d) <= MOST_TOKENS:  # then the other one is less than nothing
+            alpha, beta = fit.values["alpha"], fit.values["beta"]
+            raise DataError(
+                f"--flops={question.flops:g}: the law has no best size for it (alpha {alpha:.3g}, beta {beta:.3g}: see "
+                "the warnings of its fit); give --params and --tokens, or fit more sizes and token budgets"
+            )
         result["loss"] = result["optimal"]["loss"]
     if n is not None and question.target is not None:
         result["tokens_for_target"] = _target(fit, n, question.target, warnings)
@@ -95,7 +101,11 @@ def predict_with(fit: Fit, question: Query) -> dict[str, Any]:
 def _check(fit: Fit, question: Query) -> None:
     given = {name: getattr(question, name) for name in ("n", "d", "u", "flops", "target")}
     options = {"n": "--params", "d": "--tokens", "u": "--unique", "flops": "--flops", "target": "--target-loss"}
-    problems = [f"{options[k]}={v}: give a positive number" for k, v in given.items() if v is not None and not v > 0]
+    problems = [
+        f"{options[key]}={value}: give a positive number, up to {MOST_TOKENS:g}"
+        for key, value in given.items()
+        if value is not None and not 1 / MOST_TOKENS <= value <= MOST_TOKENS
+    ]
     has = {name for name, value in given.items() if value is not None}
     both = fit.form not in ("power_n", "power_d")
     enough = [{"n", "d"}, {"flops"}, {"n", "target"}] if both else [{"d"} if fit.form == "power_d" else {"n"}]

@@ -15,7 +15,7 @@ from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.unread import unread
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
+from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses, is_cut
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.registry import kind_of
@@ -36,7 +36,9 @@ class KeyTrial(Trial):
 
     @property
     def done(self) -> bool:
-        return self.run_dir.done.exists() and (self.config.task is None or self.run_dir.evaluation.exists())
+        if self.config.task is not None:
+            return self.run_dir.done.exists() and self.run_dir.evaluation.exists()
+        return self.run_dir.done.exists() and not is_cut(self.run_dir)
 
     @property
     def score(self) -> tuple[str, float | None]:

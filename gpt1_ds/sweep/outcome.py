@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -30,6 +30,7 @@ class RunRecord:
     train: list[dict[str, Any]]  # lines of metrics.jsonl
     held_out: list[dict[str, Any]]
     begin: int = 0  # the step at which it first started
+    last: int = 0  # the last step that it tells of
 
     @property
     def loss(self) -> float | None:
@@ -46,7 +47,7 @@ class RunRecord:
 
 def read(run_dir: RunDir, steps: int) -> RunRecord:
     """The record of a run that is to have `steps` steps."""
-    lines = [line for line in read_jsonl(run_dir.metrics) if READ.get(line["kind"]) in line]
+    lines = list(_lines(run_dir))
     train, held_out = ([line for line in lines if line["kind"] == kind] for kind in READ)
     events = list(read_jsonl(run_dir.events))
     begin = next((event["step"] for event in events if event["event"] == "started"), 0)
@@ -55,17 +56,30 @@ def read(run_dir: RunDir, steps: int) -> RunRecord:
         outcome, reason = FAILED, f"{CUT}, {steps}; {WAY_OUT}"
     elif outcome == DONE and not math.isfinite(_loss(held_out[-1])):
         outcome, reason = DIVERGED, "its held-out loss is not finite"
-    return RunRecord(outcome, reason, train, held_out, begin)
+    last = max((line["step"] for line in [*lines, *events] if isinstance(line.get("step"), int)), default=0)
+    return RunRecord(outcome, reason, train, held_out, begin, last)
 
 
 def held_out_losses(run_dir: RunDir) -> list[float | None]:
     """Returns the held-out losses that metrics.jsonl has of a run of any length, None for one that is not finite; none
-    where the run is done and the last of them is not that of its last step.
+    where the run is done and lacks the last of them.
     """
-    lines = [line for line in read_jsonl(run_dir.metrics) if line["kind"] == "eval" and "loss" in line]
-    if run_dir.done.exists() and lines and lines[-1]["step"] < _target(run_dir):
-        return []
-    return [line["loss"] for line in lines]
+    return [] if is_cut(run_dir) else [line["loss"] for line in _lines(run_dir) if line["kind"] == "eval"]
+
+
+def _lines(run_dir: RunDir) -> Iterator[dict[str, Any]]:
+    """Yields the lines of metrics.jsonl that have what is read of them."""
+    return (line for line in read_jsonl(run_dir.metrics) if READ.get(line["kind"]) in line)
+
+
+def is_cut(run_dir: RunDir) -> bool:
+    """Whether a run is done and metrics.jsonl lacks lines of its end: its last step, or the evaluation after it where
+    the run has others.
+    """
+    if not run_dir.done.exists():
+        return False
+    last: dict[str, int] = {line["kind"]: line["step"] for line in _lines(run_dir)}
+    return last.get("train", 0) < _target(run_dir) or last.get("eval", _target(run_dir)) < _target(run_dir)
 
 
 def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple[str, str]:

@@ -143,7 +143,10 @@ class _Runner:
             self.waiting.remove(ready)
         elif self.waiting and not others_run:
             for trial in self.waiting:
-                self.failed[trial] = f"{trial.trunk} has not left the checkpoint that it begins from"
+                if trial.done:
+                    self._say(f"{trial}: {trial.result}")
+                else:
+                    self.failed[trial] = f"{trial.trunk} has not left the checkpoint that it begins from"
             self.waiting.clear()
         return ready
 

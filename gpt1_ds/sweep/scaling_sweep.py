@@ -50,10 +50,12 @@ def collect(sweep: ScalingSweep, is_growing: bool = False) -> Rows:
     them. `is_growing`: other cells still run; the W&B table then has those that have ended, and offline there is none,
     since nobody would see it before the whole one.
 
-    Raises DataError where the study has not run, LockedError where others collect for longer than a minute.
+    Raises DataError where the study has not run, ConfigError where a cell ran with another configuration, whose loss
+    would stand beside numbers that it did not have, LockedError where others collect for longer than a minute.
     """
     if not sweep.folder.is_dir():
         raise DataError(f"{sweep.folder}: no such study has run; start it with `gpt1-ds scaling run`")
+    sweep.check_configurations()
     with RunLock(sweep.folder / ".collect"):
         return _collect(sweep, is_growing)
 

@@ -22,7 +22,7 @@ from gpt1_ds.config import Config, ModelConfig, load, world_problems
 from gpt1_ds.config.validate import problems
 from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY
-from gpt1_ds.scaling.tables import DONE
+from gpt1_ds.scaling.tables import DIVERGED, DOMINATED, DONE, FAILED, WAITING
 from gpt1_ds.sweep import outcome
 from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy, load_scaling
 from gpt1_ds.sweep.trial import Trial
@@ -51,8 +51,16 @@ class ScalingTrial(Trial):
 
     @property
     def record(self) -> outcome.RunRecord:
-        """What its run folder says now."""
-        return outcome.read(self.run_dir, self.steps)
+        """What its run folder says now. A branch whose trunk ended too early for it has ended as the trunk has: their
+        steps up to there are the same.
+        """
+        record = outcome.read(self.run_dir, self.steps)
+        if self.trunk is None or self.ready or record.outcome not in (FAILED, WAITING):
+            return record
+        trunk = outcome.read(self.trunk.run_dir, self.trunk.config.train.steps or 0)
+        if trunk.outcome not in (DIVERGED, DOMINATED):
+            return record
+        return replace(record, outcome=trunk.outcome, reason=f"its trunk, {self.trunk}: {trunk.reason}")
 
     @property
     def done(self) -> bool:
@@ -189,7 +197,11 @@ class _Maker:
         needed = sizes.before(steps + 1) * fed
         there = min(unique or needed, self.data_tokens or needed)
         name = f"l{model.layers}w{model.width}-{count(tokens)}"
-        name += (f"-u{count(unique)}" if unique else "") + (f"-lr{rate:g}" if rate != 1 else "") + f"-seed{seed}"
+        name += (
+            (f"-u{count(unique)}" if unique else "")
+            + (f"-lr{rate:g}".replace("+", "") if rate != 1 else "")
+            + f"-seed{seed}"
+        )
         number = counts(model, self.vocab_size)[study.convention]
         facts = {"study": study.name, "arm": arm.name, "N": number, "D": needed, "U": min(there, needed)}
         config = replace(
@@ -303,7 +315,7 @@ def _branch(trial: ScalingTrial, trunk: ScalingTrial, every: int) -> ScalingTria
     if begin < (trial.config.schedule.warmup_steps or 1):
         return trial  # too short to share anything
     place = trunk.run_dir.checkpoint(begin)
-    if not (place.is_dir() or trial.done) and trunk.record.outcome == DONE:
+    if not (place.is_dir() or trial.done) and trunk.done and trunk.record.last >= begin:
         return trial  # the trunk's checkpoints are gone: it comes to the same from scratch, and costs less than a trunk
     checkpoint = replace(trial.config.checkpoint, resume=str(place))
     return replace(trial, config=replace(trial.config, checkpoint=checkpoint), trunk=trunk, begin=begin)

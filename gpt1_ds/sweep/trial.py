@@ -100,7 +100,11 @@ class Sweep(ABC):
         return self.study.nproc
 
     def check(self) -> None:
-        """Raise UserError, before anything starts, for trials that ran with another configuration."""
+        """Raise UserError, before anything starts, for what no trial could run with."""
+        self.check_configurations()
+
+    def check_configurations(self) -> None:
+        """Raise ConfigError for trials that ran with another configuration."""
         ConfigError.raise_all(problem for trial in self.trials for problem in trial.differences())
 
     def watch(self, running: Mapping[Any, float], spent: float) -> str:

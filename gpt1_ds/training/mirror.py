@@ -295,8 +295,17 @@ class Copies:
             self._said.put(("copy failed", {"step": step, "error": str(error)}))
 
     def _check_place(self) -> None:
-        """Raise WorldError where what `claim` wrote is gone: copies would fill the disk under a lost mount."""
-        if self._is_claimed and self.run_dir.config.name not in self.place.names():
+        """Raise WorldError where what `claim` wrote is gone, since copies would fill the disk under a lost mount, and
+        ConfigError where another run has claimed the place since, with whose checkpoints these would mix.
+        """
+        name = self.run_dir.config.name
+        if name in self.place.names():
+            if self.place.read(name) != self.run_dir.config.read_bytes():
+                raise ConfigError(
+                    f"{self.place}: another run of this name, with other keys, copies there now, too; choose another "
+                    "run.name for one of them"
+                )
+        elif self._is_claimed:
             raise WorldError(
                 f"{self.place}: what this run wrote there is gone; mount the disk again, or stop the run and start it "
                 "again to copy to an empty place"

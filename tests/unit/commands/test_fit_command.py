@@ -176,6 +176,8 @@ def test_another_epoch_of_repeated_data(study: Path, tmp_path: Path, capsys: pyt
         (["predict", "STUDY"], "nothing to predict with form chinchilla"),
         (["predict", "STUDY", "--params", "many"], "--params many: is no number; write 42, 1e9, 500M or 10B"),
         (["predict", "STUDY", "--params", "-1", "--tokens", "1B"], "--params=-1.0: give a positive number"),
+        (["predict", "STUDY", "--flops", "1e400"], "--flops=inf: give a positive number, up to 1e+30"),
+        (["predict", "STUDY", "--params", "1", "--tokens", "1e-300"], "--tokens=1e-300: give a positive number"),
         (["predict", "STUDY", "--params", "1", "--tokens", "1", "--flops", "6"], "leave one of the three out"),
         (["predict", "--fit", "nowhere.json", "--flops", "1e19"], "nowhere.json: is not here; make it with"),
         (["predict", "--fit", "STUDY/results.csv", "--flops", "1e19"], "results.csv: is no fit.json of scaling fit"),
@@ -188,6 +190,17 @@ def test_wrong_usage_is_one_line(
     assert main(["scaling", *(word.replace("STUDY", str(study)) for word in words)]) == 2
     told = capsys.readouterr().err
     assert line in told
+    assert told.count("\n") == 1
+
+
+def test_a_law_without_a_best_size_says_so(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both exponents at their bound: the best N for these FLOPs is larger than any."""
+    record = json.loads((study / "fit.json").read_text())
+    record |= {"alpha": 0.01, "beta": 0.01, "A": 1.0, "B": 1e-9}
+    (tmp_path / "fit.json").write_text(json.dumps(record))
+    assert main(["scaling", "predict", str(tmp_path), "--flops", "1e20"]) == 2
+    told = capsys.readouterr().err
+    assert "--flops=1e+20: the law has no best size for it (alpha 0.01, beta 0.01" in told
     assert told.count("\n") == 1
 
 

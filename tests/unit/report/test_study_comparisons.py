@@ -11,6 +11,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from gpt1_ds.cli import main
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.report.study_comparisons import TREND, StudyAnswers, comparisons, intervals, verdict
 from gpt1_ds.report.study_page import forest, learning, write_study
 from gpt1_ds.report.study_results import Column, Results, StudyScore, read_study_results
@@ -88,6 +89,22 @@ def test_a_cell_waits_for_all_that_it_tries(folder: Path) -> None:
     results = read_study_results(folder)
     assert results.done == 7
     assert ("rte", "good", 1) not in results.points
+
+
+def test_a_value_that_diverged_is_not_waited_for(folder: Path) -> None:
+    """It would diverge again, and the row would stay empty for ever."""
+    diverged = RunDir(folder / "rte/good/lr=2/1")
+    diverged.done.unlink()
+    for event in ("started", "spike", "failed"):
+        diverged.add_event(event, step=2, action="raise", problem="the loss is not finite")
+    results = read_study_results(folder)
+    assert results.done == 8
+    assert results.points["rte", "good", 1] == pytest.approx(100 * (1 - 41 / N))
+    other = RunDir(folder / "rte/good/lr=1/1")
+    other.done.unlink()
+    assert read_study_results(folder).done == 7, "the other value is waited for"
+    diverged.add_event("started", step=0)
+    assert read_study_results(folder).done == 7
 
 
 def test_differences_are_paired_and_judged(folder: Path) -> None:

@@ -131,6 +131,18 @@ def test_no_interval_is_without_width(tmp_path: Path) -> None:
         assert low <= record[name] <= high
 
 
+def test_noise_on_few_points_is_no_outlier(tmp_path: Path) -> None:
+    """The law bends to more than half of nine points, whose distances say nothing of the noise."""
+    n, d = np.geomspace(1e7, 1e9, 3), np.geomspace(1e9, 1e11, 3)
+    n, d = (axis.ravel() for axis in np.meshgrid(n, d))
+    for seed in range(1, 7):
+        loss = law(n, d, **TRUTH) * np.exp(0.003 * np.random.default_rng(seed).standard_normal(len(n)))
+        record = fitted(tmp_path, rows_of(n, d, loss), draws=0)
+        assert not any("robust standard deviations" in line for line in record["warnings"])
+    loss[4] *= 1.1
+    assert_warned(fitted(tmp_path, rows_of(n, d, loss), draws=0), "1 of 9 points lie more than 6 robust")
+
+
 def test_outliers_are_named_with_what_they_move(tmp_path: Path) -> None:
     rows = rows_on(np.geomspace(1e7, 1e9, 6), np.geomspace(1e9, 1e11, 6))
     clean = fitted(tmp_path, rows)

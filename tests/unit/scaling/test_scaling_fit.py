@@ -159,3 +159,19 @@ def test_written_parameters_give_the_loss_of_the_fit() -> None:
     n, d = grid()
     expected = posed.terms(optimum.theta[None])[2][0]
     np.testing.assert_allclose(loss_at(posed.named(optimum.theta), n, d), expected, rtol=1e-10)
+
+
+def test_an_interval_stays_at_the_points() -> None:
+    """A study in miniature, whose alpha may be anything. Draws that were stretched in the logs of their terms predicted
+    14 nats in the middle of points of 5.
+    """
+    n = np.array([33024.0] * 2 + [14336.0] * 3 + [4864.0] * 4)
+    d = np.array([8064.0, 2048.0, *[24064.0, 8064.0, 2048.0] * 2, 2048.0])
+    loss = np.array([5.11424, 5.78040, 4.92700, 5.12667, 5.84225, 4.98958, 5.25291, 6.02282, 5.99797])
+    posed = problem("chinchilla", n, d, loss)
+    samples_SF = draw(posed, fit(posed), run_weights(200, len(n), seed=0))
+    assert interval(posed.named(samples_SF)["alpha"]) == (0.01, 3.0)
+    predicted_SP = posed.terms(samples_SF)[2]
+    low_P, high_P = np.quantile(predicted_SP, [0.025, 0.975], axis=0)
+    assert (low_P > 0.9 * loss).all()
+    assert (high_P < 1.1 * loss).all()

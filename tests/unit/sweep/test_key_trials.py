@@ -34,6 +34,22 @@ def test_a_trials_score_is_its_own(tmp_path: Path) -> None:
     assert trial.score == ("matthews", 0.5)
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_a_trial_that_lost_the_end_of_its_metrics_is_not_done(kept: int, tmp_path: Path) -> None:
+    own = ["run.name=lr", f"run.dir={tmp_path}"]
+    trial = make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None).trials[0]
+    trial.run_dir.create()
+    trial.run_dir.done.write_text('{"step": 20}')
+    kinds = [("train", 10), ("eval", 10), ("train", 20), ("eval", 20)]
+    lines = [json.dumps({"kind": kind, "step": step, "loss": 3.0, "step_seconds": 0.1}) + "\n" for kind, step in kinds]
+    trial.run_dir.metrics.write_text("".join(lines[:kept]))
+    assert (trial.done, trial.score) == (False, ("held-out loss", None))
+    trial.run_dir.metrics.write_text("".join(lines))
+    assert (trial.done, trial.score) == (True, ("held-out loss", 3.0))
+    trial.run_dir.metrics.write_text(lines[0] + lines[2])  # of data without held-out text
+    assert (trial.done, trial.score) == (True, ("held-out loss", None))
+
+
 def test_losses_of_other_held_out_rows_are_not_compared() -> None:
     def configure(words: Sequence[str]) -> Config:
         return load([], ["run.name=lr", *words])

@@ -1,12 +1,17 @@
-"""Which learning rate of a point counts as its best."""
+"""Which learning rate of a point counts as its best, and whose losses a table may have."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpt1_ds.sweep.scaling_sweep import mark_best_rates
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import to_yaml
+from gpt1_ds.plan.machine import find_machine
+from gpt1_ds.sweep.scaling_sweep import ScalingSweep, collect, mark_best_rates
+from tests.helpers.scaling_trials import STUDY, finish, read, small
 
 DONE, LOST = "done", "diverged"
 
@@ -35,3 +40,22 @@ def test_a_rate_that_lost_a_seed_does_not_win_by_the_others(lost: str) -> None:
 @pytest.mark.parametrize("state", ["waiting", "running"])
 def test_a_cell_that_has_not_ended_lost_nothing(state: str) -> None:
     assert best([(1e-3, DONE, 4.0), (1e-3, DONE, 4.1), (2e-3, DONE, 3.5), (2e-3, state, None)]) == {2e-3}
+
+
+def test_a_table_has_no_loss_beside_numbers_of_another_configuration(tmp_path: Path) -> None:
+    """`collect` with a changed study or other keys wrote N, D or rates that its cells did not run with."""
+
+    def sweep(**changed: Any) -> ScalingSweep:
+        study = read(tmp_path, **changed)
+        return ScalingSweep(study, small(tmp_path, **changed), find_machine("cpu"))
+
+    ran = sweep()
+    trial = ran.trials[0]
+    finish(trial, 3.0)
+    trial.run_dir.config.write_text(to_yaml(trial.config))
+    assert collect(ran)[0]["loss"] == 3.0
+    before = (ran.folder / "results.csv").read_text()
+    for changed in ({"learning_rate": {"value": 1e-2}}, {"overrides": {**STUDY["overrides"], "model.ffn": 256}}):
+        with pytest.raises(ConfigError, match=rf"{trial.name} ran with .*, and the study now says .*; set it back"):
+            collect(sweep(**changed))
+    assert (ran.folder / "results.csv").read_text() == before

@@ -50,6 +50,13 @@ def test_convention_names_n(tmp_path: Path) -> None:
     assert trial.parameters == counts(trial.config.model, 500)["all"]
 
 
+def test_every_rate_names_a_folder(tmp_path: Path) -> None:
+    """1e6 is written 1e+06, which no run may be called."""
+    arm = {"name": "rates", "layers": [1], "tokens": ["8K"], "rates": [1e6, 1e-6]}
+    names = {trial.name for trial in small(tmp_path, arms=[LADDER, arm])}
+    assert {"l1w16-8K-lr1e06-seed1", "l1w16-8K-lr1e-06-seed1"} <= names
+
+
 def test_rates_follow_the_width(tmp_path: Path) -> None:
     rule = {"value": 0.01, "reference": 16, "exponent": -0.5}
     found = by_name(tmp_path, learning_rate=rule)
@@ -236,3 +243,30 @@ def test_a_study_keeps_its_held_out_rows(tmp_path: Path) -> None:
     assert "ran with train.eval_batches=2, and the study now says 0; set it back" in said
     assert not now.must_keep("train.evaluations")
     assert PretrainingTrial(config=now.config, name="GPT", seed=1).must_keep("train.eval_batches")
+
+
+@pytest.mark.parametrize(("event", "ended"), [("diverged", "diverged"), ("dominated", "dominated")])
+def test_a_branch_ends_as_a_trunk_that_ended_before_it(tmp_path: Path, event: str, ended: str) -> None:
+    """Else it waits for ever, and a rate that lost it wins by its other seeds."""
+    before = by_name(tmp_path, schedule="wsd")
+    branch, trunk = before["l2w32-32K-seed1"], before["l2w32-128K-seed1"]
+    finish(trunk, 9.0, steps=branch.begin - 1)
+    assert not branch.done
+    trunk.run_dir.add_event(event, step=branch.begin - 1, problem="too high", reason="far behind")
+    now = by_name(tmp_path, schedule="wsd")["l2w32-32K-seed1"]
+    for found in (branch, now):
+        assert (found.trunk is not None, found.done, found.record.outcome) == (True, True, ended)
+    assert branch.result.startswith(f"{ended}: its trunk, l2w32-128K-seed1: ")
+
+
+def test_a_branch_outlives_a_trunk_that_ended_after_it(tmp_path: Path) -> None:
+    """Its checkpoint may be gone."""
+    before = by_name(tmp_path, schedule="wsd")
+    branch, trunk = before["l2w32-32K-seed1"], before["l2w32-128K-seed1"]
+    finish(trunk, 9.0, steps=branch.begin + 1)
+    trunk.run_dir.add_event("diverged", step=branch.begin + 2, problem="too high")
+    trunk.run_dir.checkpoint(branch.begin).mkdir(parents=True)
+    assert (branch.ready, branch.done) == (True, False)
+    shutil.rmtree(trunk.run_dir.checkpoints)
+    now = by_name(tmp_path, schedule="wsd")["l2w32-32K-seed1"]
+    assert (now.trunk, now.ready, now.record.outcome) == (None, True, "waiting")

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -103,6 +104,13 @@ def test_a_record_of_another_type_is_named(changed: dict[str, object], says: str
     path.write_text(json.dumps({**GOOD, **changed}) + "\n")
     with pytest.raises(DataError, match=rf"metrics\.jsonl: the eval record of step 3: {says}; remove this record"):
         read_records(path)
+
+
+def test_a_run_that_diverged_far_can_be_read(tmp_path: Path) -> None:
+    """Its perplexity is written as e^700 at most."""
+    path, diverged = tmp_path / "metrics.jsonl", {**GOOD, "loss": 2e9, "perplexity": math.exp(700)}
+    path.write_text(json.dumps(diverged) + "\n")
+    assert read_records(path) == [diverged]
 
 
 def test_a_record_that_lacks_a_key_is_named(tmp_path: Path) -> None:

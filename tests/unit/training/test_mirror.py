@@ -81,6 +81,24 @@ def test_what_was_spared_for_its_copy_is_deleted_in_the_end(tiny_data: Path, tmp
     assert [folder.name for folder in steps_in(place(left) / "checkpoints")] == ["step-00000006"]
 
 
+def test_a_run_stops_copying_where_another_has_claimed_its_place(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both began while the store had no checkpoint, which would tell the second one; the copies of both would mix."""
+    shutil.copytree(run.path, tmp_path / "run")
+    own, there = RunDir(tmp_path / "run"), tmp_path / "store" / "run"
+    copies = mirror.Copies(Store(f"file://{there}"), own, CheckpointConfig())
+    copies.claim()
+    (there / own.config.name).write_text(own.config.read_text().replace("lr: ", "lr: 1"))
+    copies._copy_all(steps_in(own.checkpoints))
+    copies.report()
+    assert sorted(path.name for path in there.iterdir()) == [own.config.name]
+    assert "another run of this name, with other keys, copies there now, too; choose" in capsys.readouterr().err
+    copies.claim()
+    copies._copy_all(steps_in(own.checkpoints)[-1:])
+    assert store.whole(copies.place.names()) == [steps_in(own.checkpoints)[-1].name]
+
+
 def test_a_damaged_copy_is_passed_over(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newest = place(run) / "checkpoints" / "step-00000006"
     (damaged,) = newest.glob("state/*.safetensors")
