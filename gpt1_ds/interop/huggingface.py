@@ -227,6 +227,10 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
     if tuned is not None:
         weights, remarks = tuned.ordered(weights), [*remarks, *tuned.remarks]
+        if tuned.head.is_value and (function := sentence_folder.after_score(source, settings.values)):
+            remarks.append(
+                f"a score is the output of its head: the {function} that CrossEncoder applies to it is left out"
+            )
     vector, remarks = None, [*remarks, *parts.remarks]
     if tuned is None and sentence is None:
         remarks += _text_remarks(model, tokenizer, tokenizer.parent == scratch, writing)
