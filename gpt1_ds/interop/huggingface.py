@@ -211,6 +211,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     settings = Settings(config, external.read_object(config), family.title)
     writing = generation_settings(source, settings.values)
     _check_first([(config, settings.values), writing], model, tokenizer)
+    _check_padding(settings, facts, tokenizer)
     kind = None if task == hf_task.NONE else hf_task.token_kind(settings, family)
     if kind is not None:
         family = family.with_token_head(kind)
@@ -249,6 +250,18 @@ def _check_first(files: Iterable[tuple[Path, Mapping[str, Any]]], model: ModelCo
                 f"{path}: decoder_start_token_id {first!r:.60}: a decoder begins with the padding symbol here, "
                 f"which is {pad} in {tokenizer}; pass --tokenizer with one whose <pad> it is"
             )
+
+
+def _check_padding(settings: Settings, facts: Facts, tokenizer: Path) -> None:
+    """Raises CheckpointError for a model that counts positions by another padding symbol than its tokenizer has: one
+    that texts may have.
+    """
+    pad, counted = read_metadata(tokenizer).special_ids.pad, facts.first_position - 1
+    if facts.first_position and pad not in (None, counted):
+        raise CheckpointError(
+            f"{settings.path}: pad_token_id {counted}: positions are counted by it, and the padding symbol is {pad} "
+            f"in {tokenizer}; pass --tokenizer with one whose <pad> it is"
+        )
 
 
 def _text_remarks(

@@ -23,9 +23,12 @@ from gpt1_ds.interop import huggingface, imported
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
 from gpt1_ds.interop.hf_config import GENERATION
-from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master, random_weights
+from tests.helpers.foreign import SMALL, encoder_tokenizers, import_hf, make_checkpoint, master, random_weights
 from tests.helpers.served import SENTENCE
 
+ROBERTA = replace(
+    SMALL, mask="bidirectional", embedding_norm=True, head="masked", activation="gelu", embedding_dropout=0.2
+)
 Tensors = dict[str, torch.Tensor]
 
 
@@ -200,6 +203,17 @@ def test_a_decoder_that_begins_elsewhere_when_it_writes_is_refused(span_data: Pa
     huggingface.export(tmp_path / "ours", tmp_path / "theirs")
     write_texts(tmp_path / "theirs", decoder_start_token_id=7)
     assert_refused(tmp_path / "theirs", tmp_path, f"{GENERATION}: decoder_start_token_id 7: a decoder begins with")
+
+
+def test_positions_counted_by_another_padding_symbol_are_refused(tmp_path: Path) -> None:
+    """RoBERTa's begin again at every token that is its padding."""
+    tokenizer = encoder_tokenizers(tmp_path)["roberta"]
+    make_checkpoint(tmp_path / "ours", tokenizer, ROBERTA)
+    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
+    pad = json.loads((tmp_path / "theirs" / "config.json").read_text())["pad_token_id"]
+    import_hf(tmp_path / "theirs", tmp_path / "back")
+    configure(tmp_path / "theirs", pad_token_id=pad + 1)
+    assert_refused(tmp_path / "theirs", tmp_path, f"pad_token_id {pad + 1}: positions .* padding symbol is {pad} in")
 
 
 def test_older_folders_say_it_in_their_configuration(source: Path, tmp_path: Path) -> None:
