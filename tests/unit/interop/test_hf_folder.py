@@ -73,6 +73,12 @@ def assert_refused(source: Path, tmp_path: Path, message: str) -> None:
     assert not list(tmp_path.glob(".out*")), "nothing is left behind"
 
 
+def test_the_card_says_what_stands_before_an_answer(exported: Path) -> None:
+    """A source of a fine-tuned model ends with the end of a document, which their tokenizer does not add."""
+    card = " ".join((exported / "README.md").read_text().split())
+    assert "and so does the answer to a source, if the model was fine-tuned to write one; nothing adds it" in card
+
+
 def test_every_parameter_goes_there_and_back() -> None:
     for name, value in random_weights(SMALL, 50).items():
         theirs = FAMILY.to_theirs(name, value, Facts(SMALL.heads))
