@@ -248,7 +248,7 @@ def _check_first(files: Iterable[tuple[Path, Mapping[str, Any]]], model: ModelCo
         if (first := values.get("decoder_start_token_id")) not in (None, pad):
             raise CheckpointError(
                 f"{path}: decoder_start_token_id {first!r:.60}: a decoder begins with the padding symbol here, "
-                f"which is {pad} in {tokenizer}; pass --tokenizer with one whose <pad> it is"
+                f"which is {pad} of the tokenizer; pass --tokenizer with one whose <pad> it is"
             )
 
 
@@ -260,7 +260,7 @@ def _check_padding(settings: Settings, facts: Facts, tokenizer: Path) -> None:
     if facts.first_position and pad not in (None, counted):
         raise CheckpointError(
             f"{settings.path}: pad_token_id {counted}: positions are counted by it, and the padding symbol is {pad} "
-            f"in {tokenizer}; pass --tokenizer with one whose <pad> it is"
+            "of the tokenizer; pass --tokenizer with one whose <pad> it is"
         )
 
 
