@@ -40,8 +40,8 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40, do_sample=Fal
 
 * A text may be at most {model.context} tokens long, what is generated included; pad on the right only (positions are
   learned, and padding on the left would shift them).
-* Documents end with `{eod}` (id {tokenizer.eod_id}), after which a text also begins (`bos_token`); nothing
-  adds it by itself.
+* Documents end with `{eod}` (id {tokenizer.eod_id}), after which a text also begins (`bos_token`), and so does the
+  answer to a source, if the model was fine-tuned to write one; nothing adds it by itself.
 * The text of a control symbol in an input is ordinary text (`split_special_tokens`).
 * {text}
 """

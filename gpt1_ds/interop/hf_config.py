@@ -1,16 +1,30 @@
-"""What an export's `config.json` and `generation_config.json` say."""
+"""What an export's `config.json` and `generation_config.json` say, and what an import leaves out of the second."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpt1_ds.architecture.layer import NORMAL
+from gpt1_ds.checkpoint import external
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.task import DecodingConfig
-from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer, control_ids
 from gpt1_ds.interop.families.family import Family
 
-CONFIG = "config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
+# keys by which `generate` of transformers writes another text, and the value besides null that changes nothing
+_WAYS: Mapping[str, Any] = {
+    **{"num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0, "length_penalty": 1, "early_stopping": False},
+    **{"do_sample": False, "temperature": 1, "top_k": 50, "top_p": 1, "min_p": None, "top_h": None, "typical_p": 1},
+    **{"epsilon_cutoff": 0, "eta_cutoff": 0, "penalty_alpha": None, "guidance_scale": None, "dola_layers": None},
+    **{"min_length": 0, "max_length": 20, "min_new_tokens": None, "max_new_tokens": None, "stop_strings": None},
+    **{"repetition_penalty": 1, "encoder_repetition_penalty": 1, "exponential_decay_length_penalty": None},
+    **{"no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None, "sequence_bias": None},
+    **{"forced_bos_token_id": None, "forced_eos_token_id": None, "forced_decoder_ids": None, "force_words_ids": None},
+    **{"suppress_tokens": None, "begin_suppress_tokens": None, "renormalize_logits": False, "token_healing": False},
+}
 
 
 def padding_id(tokenizer: Tokenizer) -> int:
@@ -61,3 +75,30 @@ def _how(written: Written) -> dict[str, Any]:
         alpha = decoding.length_alpha if decoding.length_penalty == "plain" else 1.0
         how |= {"num_beams": decoding.beams, "length_penalty": alpha, "early_stopping": decoding.early_end}
     return how
+
+
+def generation_settings(folder: Path, config: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
+    """The file that says how a model of transformers writes texts, and its values: in older folders it is `config.json`
+    itself, whose values are `config`. Raises CheckpointError for a file that cannot be read.
+    """
+    if not (folder / GENERATION).exists():
+        return folder / CONFIG, config
+    path = external.inside(folder, GENERATION)
+    return path, external.read_object(path)
+
+
+def ways_left_out(path: Path, values: Mapping[str, Any], tokenizer: Tokenizer) -> Iterator[str]:
+    """Remarks on what these generation settings of `path` change in a text that `sample` does not."""
+    found = {key: values[key] for key, same in _WAYS.items() if values.get(key) not in (None, same)}
+    never = found.get("suppress_tokens")
+    if isinstance(never, list) and all(one in control_ids(tokenizer) for one in never):
+        del found["suppress_tokens"]  # as they are here
+    if found:
+        told = ", ".join(f"{key} {value!r:.40}" for key, value in found.items())
+        yield f"{path.name} says how texts are written ({told}): left out, `sample` writes as its options say"
+    given = values.get("eos_token_id")
+    ends = [one for one in (given if isinstance(given, list) else [given]) if one in range(tokenizer.vocab_size)]
+    if ends and ends != [tokenizer.eod_id]:
+        yield (
+            f"{path.name} ends a text with one of the ids {ends!s:.60}: left out, here {tokenizer.eod_id} alone ends it"
+        )

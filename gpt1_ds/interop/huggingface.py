@@ -9,6 +9,7 @@ weights come back bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,16 @@ from gpt1_ds.interop.cards import model_card, task_card
 from gpt1_ds.interop.families import openai_gpt
 from gpt1_ds.interop.families.family import Facts, Family, Settings
 from gpt1_ds.interop.families.registry import family_of_model, read_config
-from gpt1_ds.interop.hf_config import CONFIG, Written, generation_config, padding_id, their_config
+from gpt1_ds.interop.hf_config import (
+    CONFIG,
+    GENERATION,
+    Written,
+    generation_config,
+    generation_settings,
+    padding_id,
+    their_config,
+    ways_left_out,
+)
 from gpt1_ds.interop.hf_task import (
     FineTuned,
     lay_out_inputs,
@@ -98,9 +108,7 @@ def export(checkpoint: Path, out: Path) -> Path:
         name = _language_model(source, family, head)
         settings = their_config(family, model, tokenizer, name)
         if model.mask == "causal":
-            files["generation_config.json"] = generation_config(
-                tokenizer, model, _written(source, facts, config, tokenizer)
-            )
+            files[GENERATION] = generation_config(tokenizer, model, _written(source, facts, config, tokenizer))
         card = model_card(family, name, model, tokenizer, facts, TOKENIZER)
     if vector is not None:
         files |= sentence_folder.sentence_files(vector, model)
@@ -202,7 +210,9 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         remarks.append(f"{', '.join(names)} left out, as --task {task} says")
         wanted = {file: {n: facts for n, facts in one.items() if n not in names} for file, one in wanted.items()}
     settings = Settings(config, external.read_object(config), family.title)
-    _check_first(settings, model, tokenizer)
+    writing = generation_settings(source, settings.values)
+    _check_first([(config, settings.values), writing], model, tokenizer)
+    _check_padding(settings, facts, tokenizer)
     kind = None if task == hf_task.NONE else hf_task.token_kind(settings, family)
     if kind is not None:
         family = family.with_token_head(kind)
@@ -223,21 +233,63 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
     if tuned is not None:
         weights, remarks = tuned.ordered(weights), [*remarks, *tuned.remarks]
+        if tuned.head.is_value and (function := sentence_folder.after_score(source, settings.values)):
+            remarks.append(
+                f"a score is the output of its head: the {function} that CrossEncoder applies to it is left out"
+            )
     vector, remarks = None, [*remarks, *parts.remarks]
+    if tuned is None and sentence is None:
+        remarks += _text_remarks(model, tokenizer, tokenizer.parent == scratch, writing)
     if sentence is not None:
         vector = sentence_folder.completed(sentence, model, _around(source, tokenizer))
         remarks += [*sentence.remarks, f"vectors of at most {vector.limit} tokens: {vector}"]
     return Imported("hf", source, model, weights, tuple(remarks), parts.head, tuned, vector, own), tokenizer
 
 
-def _check_first(settings: Settings, model: ModelConfig, tokenizer: Path) -> None:
+def _check_first(files: Iterable[tuple[Path, Mapping[str, Any]]], model: ModelConfig, tokenizer: Path) -> None:
     """Raises CheckpointError for a decoder that begins with another id than ours does."""
-    first, pad = settings.values.get("decoder_start_token_id"), read_metadata(tokenizer).special_ids.pad
-    if model.kind == "encoder_decoder" and first not in (None, pad):
+    pad = read_metadata(tokenizer).special_ids.pad
+    for path, values in files if model.kind == "encoder_decoder" else ():
+        if (first := values.get("decoder_start_token_id")) not in (None, pad):
+            raise CheckpointError(
+                f"{path}: decoder_start_token_id {first!r:.60}: a decoder begins with the padding symbol here, "
+                f"which is {pad} of the tokenizer; pass --tokenizer with one whose <pad> it is"
+            )
+
+
+def _check_padding(settings: Settings, facts: Facts, tokenizer: Path) -> None:
+    """Raises CheckpointError for a model that counts positions by another padding symbol than its tokenizer has: one
+    that texts may have.
+    """
+    pad, counted = read_metadata(tokenizer).special_ids.pad, facts.first_position - 1
+    if facts.first_position and pad not in (None, counted):
         raise CheckpointError(
-            f"{settings.path}: decoder_start_token_id {first!r:.60}: a decoder begins with the padding symbol here, "
-            f"which is {pad} in {tokenizer}; pass --tokenizer with one whose <pad> it is"
+            f"{settings.path}: pad_token_id {counted}: positions are counted by it, and the padding symbol is {pad} "
+            "of the tokenizer; pass --tokenizer with one whose <pad> it is"
         )
+
+
+def _text_remarks(
+    model: ModelConfig, tokenizer: Path, made: bool, writing: tuple[Path, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Remarks on what transformers puts around a text, by a tokenizer that was `made` of the folder's, and on how it
+    writes one, where that is not done here.
+    """
+    known = load_tokenizer(tokenizer)
+    if made and isinstance(known, TokenizerJson):
+        ours: tuple[list[int | None], list[int | None]] = [], []
+        if model.kind == "encoder_decoder":
+            ours = [], [known.eod_id]
+        elif model.mask == "bidirectional":
+            ours = [known.special_ids.cls], [known.special_ids.separator]
+        first, last = map(list, tokenizer_json.around(tokenizer, known.contents))
+        if (first, last) != ours:
+            yield (
+                f"its tokenizer puts {first or 'nothing'} before a text and {last or 'nothing'} after it, here there "
+                f"is {ours[0] or 'nothing'} before it and {ours[1] or 'nothing'} after it"
+            )
+    if model.mask != "bidirectional":
+        yield from ways_left_out(*writing, known)
 
 
 def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:

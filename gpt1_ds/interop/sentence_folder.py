@@ -29,6 +29,11 @@ from gpt1_ds.model.sentence_vector import ACTIVATIONS, SentenceVector, Step
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 POOLING = "1_Pooling"
 LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json")  # files that may say max_seq_length
+UNREAD = (  # keys of them that change how a text is read, or the model
+    *("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args"),
+    *("model_kwargs", "model_args", "query_length", "document_length", "query_expansion"),
+)
+HARMLESS = {"attn_implementation", "dtype", "torch_dtype", "trust_remote_code"}
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer_config.json"
 MODES: dict[str, AnyPooling] = {  # keys of versions 2 to 5, in the order in which vectors are joined
     "pooling_mode_cls_token": "cls",
@@ -81,7 +86,37 @@ class SentenceFolder:
 
 
 def is_sentence_folder(source: Path) -> bool:
-    return (source / MODULES).exists()
+    """Whether it makes vectors. A CrossEncoder is a classifier of transformers, which has modules since version 6 of
+    the library. Raises CheckpointError for one that is more than that.
+    """
+    if not (source / MODULES).exists():
+        return False
+    values = external.read_optional(source, SETTINGS)
+    if values.get("model_type") != "CrossEncoder":
+        return True
+    if found := [kind for path, kind in _modules(source) if (path, kind) != ("", "Transformer")]:
+        raise CheckpointError(
+            f"{source / MODULES}: a CrossEncoder with a {found[0]}: only its Transformer is known here"
+        )
+    _check_unread(source, "sequence-classification")
+    if prompt := _prompts(source, values)[0]:
+        raise CheckpointError(f"{source / SETTINGS}: a CrossEncoder with the prompt {prompt!r:.60} is not known here")
+    return False
+
+
+def after_score(source: Path, config: Mapping[str, Any]) -> str | None:
+    """The function that CrossEncoder applies to the output of a head, where the folder or its `config.json` names one
+    that changes it.
+    """
+    stated = config.get("sentence_transformers")
+    given = stated.get("activation_fn") if isinstance(stated, dict) else None
+    given = (
+        given
+        or config.get("sbert_ce_default_activation_function")
+        or external.read_optional(source, SETTINGS).get("activation_fn")
+    )
+    name = given.rpartition(".")[2] if isinstance(given, str) else None
+    return None if name == "Identity" else name
 
 
 def read(source: Path) -> SentenceFolder:
@@ -94,6 +129,7 @@ def read(source: Path) -> SentenceFolder:
     if not rest or rest[0][1] != "Pooling":
         raise CheckpointError(f"{source / MODULES}: no Pooling follows the Transformer: it makes no vector of a text")
     encoder = source / path if path else source
+    _check_unread(encoder, "feature-extraction")
     pooling = _pooling(source / rest[0][0])
     steps, weights = list[Step](), dict[str, Tensor]()
     for module, name in rest[1:]:
@@ -189,12 +225,7 @@ def _weights(folder: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
 def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[str, ...]]:
     """(text before each text, features that are kept, remarks)."""
     path, values = source / SETTINGS, external.read_optional(source, SETTINGS)
-    name, prompts = values.get("default_prompt_name"), values.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
-        raise CheckpointError(f"{path}: prompts {prompts!r:.60} are not names with texts")
-    if name is not None and name not in list(prompts):
-        raise CheckpointError(f"{path}: default_prompt_name {name!r:.60} is none of its prompts")
-    prompt = prompts[name] if name is not None else ""
+    prompt, others = _prompts(source, values)
     if prompt and not pooling.includes_prompt:
         raise CheckpointError(
             f"{pooling.path}: include_prompt=false: vectors without their prompt {prompt!r:.60} are not known here"
@@ -208,11 +239,41 @@ def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[s
         remarks.append(
             f"its similarity is {similarity!r:.40}: search and evaluate --sts take the cosine of the same vectors"
         )
-    if others := [f"{other!r:.40} ({text!r:.60})" for other, text in prompts.items() if text and other != name]:
+    if others:
         more = [f"{len(others) - _MOST_PROMPTS} more"] if len(others) > _MOST_PROMPTS else []
         told = ", ".join([*others[:_MOST_PROMPTS], *more])
         remarks.append(f"its prompts {told} are left out: begin texts with them yourself")
     return prompt, size, tuple(remarks)
+
+
+def _prompts(source: Path, values: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """(text before each text, the other prompts in words), by the settings with these `values`."""
+    path = source / SETTINGS
+    name, prompts = values.get("default_prompt_name"), values.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise CheckpointError(f"{path}: prompts {prompts!r:.60} are not names with texts")
+    if name is not None and name not in list(prompts):
+        raise CheckpointError(f"{path}: default_prompt_name {name!r:.60} is none of its prompts")
+    others = [f"{other!r:.40} ({text!r:.60})" for other, text in prompts.items() if text and other != name]
+    return prompts[name] if name is not None else "", others
+
+
+def _check_unread(encoder: Path, task: str) -> None:
+    """Raises CheckpointError for settings of the encoder by which the library reads it for another `task`, or a text or
+    the model in another way.
+    """
+    for path in (external.inside(encoder, name) for name in LIMITS if (encoder / name).exists()):
+        values = external.read_object(path)
+        if values.get("transformer_task", task) != task:
+            raise CheckpointError(
+                f"{path}: transformer_task {values['transformer_task']!r:.60}: only {task} is known here"
+            )
+        for key in UNREAD:
+            given = values.get(key)
+            if given and not (isinstance(given, dict) and given.keys() <= HARMLESS):
+                raise CheckpointError(
+                    f"{path}: {key} {given!r:.80} is not read: say it in {TOKENIZER} or config.json, and remove it"
+                )
 
 
 def _limit(encoder: Path) -> int | None:

@@ -28,7 +28,9 @@ from gpt1_ds.data.tokenizers import imports
 from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS
 from gpt1_ds.evaluation.embed import Embedder, normalised
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
+from gpt1_ds.tasks.lines import LineReader
 from tests.helpers.foreign import import_hf
 from tests.unit.data.tokenizers.t5_files import spiece_model
 from tests.unit.data.tokenizers.test_tokenizer_json import llama, unigram, wordlevel
@@ -467,3 +469,22 @@ def test_an_encoder_without_its_head(name: str, tmp_path: Path) -> None:
         wanted_BSD = reference(input_ids=ids_BS).last_hidden_state
         found_SBD = loaded.model.hidden(ids_BS.T)
     torch.testing.assert_close(found_SBD.transpose(0, 1), wanted_BSD, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_scores_of_a_cross_encoder(limit: int | None, tmp_path: Path) -> None:
+    """As its library saves it. They are those before its sigmoid, and the import says so."""
+    bert(tmp_path / "base")
+    sizes = {"vocab_size": len(BERT), "max_position_embeddings": 16, "num_labels": 1}
+    save(tmp_path / "base", "BertForSequenceClassification", transformers.BertConfig(**SHAPE, **sizes))
+    theirs = st.CrossEncoder(str(tmp_path / "base"), max_length=limit, device="cpu")
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    (told,) = import_hf(tmp_path / "theirs", tmp_path / "out", task="pair")
+    assert told == "a score is the output of its head: the Sigmoid that CrossEncoder applies to it is left out"
+    pairs = [("ab caf", "user ab"), ("a", "café covid19 漢字 user ab"), ("user ab user ab", "ab user")]
+    predictor = Predictor(load_checkpoint(tmp_path / "out"))
+    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    found = predictor.scores([reader.of_fields([*pair]) for pair in pairs])[:, 0]
+    wanted = theirs.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+    assert np.ptp(wanted) > 0.05, "the texts matter"
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)

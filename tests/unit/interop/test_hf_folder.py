@@ -15,13 +15,20 @@ import safetensors.torch
 import torch
 
 from gpt1_ds.common.errors import CheckpointError, UserError
-from gpt1_ds.config import ModelConfig
+from gpt1_ds.config import ModelConfig, load
+from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import METADATA
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.interop import huggingface, imported
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
-from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master, random_weights
+from gpt1_ds.interop.hf_config import GENERATION
+from tests.helpers.foreign import SMALL, encoder_tokenizers, import_hf, make_checkpoint, master, random_weights
+from tests.helpers.served import SENTENCE
 
+ROBERTA = replace(
+    SMALL, mask="bidirectional", embedding_norm=True, head="masked", activation="gelu", embedding_dropout=0.2
+)
 Tensors = dict[str, torch.Tensor]
 
 
@@ -52,6 +59,11 @@ def tokens_of(checkpoint: Path) -> torch.Tensor:
     return master(checkpoint, "tokens.weight")
 
 
+def write_texts(source: Path, **values: Any) -> None:
+    path = source / GENERATION
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
 def assert_refused(source: Path, tmp_path: Path, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         import_hf(source, tmp_path / "out")
@@ -59,6 +71,12 @@ def assert_refused(source: Path, tmp_path: Path, message: str) -> None:
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*")), "nothing is left behind"
+
+
+def test_the_card_says_what_stands_before_an_answer(exported: Path) -> None:
+    """A source of a fine-tuned model ends with the end of a document, which their tokenizer does not add."""
+    card = " ".join((exported / "README.md").read_text().split())
+    assert "and so does the answer to a source, if the model was fine-tuned to write one; nothing adds it" in card
 
 
 def test_every_parameter_goes_there_and_back() -> None:
@@ -157,6 +175,83 @@ def test_what_a_configuration_carries(source: Path, tmp_path: Path) -> None:
     model = huggingface.read(source, None, tmp_path)[0].model
     dropouts = {"residual_dropout": 0.0, "embedding_dropout": 0.3, "attention_dropout": 0.4}
     assert model == ModelConfig(layers=2, width=32, heads=4, context=48, vocab_size=500, **dropouts)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (
+            {"num_beams": 1, "length_penalty": 1.0, "do_sample": False, "max_length": 20, "forced_bos_token_id": None},
+            [],
+        ),
+        ({"suppress_tokens": None, "eos_token_id": None, "bos_token_id": 3, "use_cache": True}, []),
+        (
+            {"num_beams": 4, "length_penalty": 0.6, "no_repeat_ngram_size": 3},
+            ["says how texts are written (num_beams 4, length_penalty 0.6, no_repeat_ngram_size 3): left out"],
+        ),
+        ({"suppress_tokens": [7]}, ["says how texts are written (suppress_tokens [7]): left out"]),
+        ({"eos_token_id": [7, 9, 10**6]}, ["ends a text with one of the ids [7, 9]: left out"]),
+        ({"eos_token_id": 10**6}, []),
+    ],
+)
+def test_ways_to_write_that_are_left_out_are_named(
+    values: dict[str, Any], wanted: list[str], source: Path, tmp_path: Path
+) -> None:
+    write_texts(source, **values)
+    told = [line.partition(", `sample`")[0].partition(", here")[0] for line in import_hf(source, tmp_path / "out")]
+    assert told == [f"generation_config.json {line}" for line in wanted]
+
+
+def test_a_decoder_that_begins_elsewhere_when_it_writes_is_refused(span_data: Path, tmp_path: Path) -> None:
+    """Without the name of the folder where a tokenizer is made, which is gone afterwards."""
+    sizes = ["model.layers=1", "model.width=32", "model.heads=4", "model.head_width=8", "model.ffn=64"]
+    model = replace(load(["model/t5_base"], sizes).model, vocab_size=None)
+    make_checkpoint(tmp_path / "ours", span_data.parent / "tokenizer", model)
+    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
+    write_texts(tmp_path / "theirs", decoder_start_token_id=7)
+    message = f"{GENERATION}: decoder_start_token_id 7: a decoder begins with the padding symbol here, which is"
+    assert_refused(tmp_path / "theirs", tmp_path, rf"{message} \d+ of the tokenizer; pass")
+
+
+def test_positions_counted_by_another_padding_symbol_are_refused(tmp_path: Path) -> None:
+    """RoBERTa's begin again at every token that is its padding."""
+    tokenizer = encoder_tokenizers(tmp_path)["roberta"]
+    make_checkpoint(tmp_path / "ours", tokenizer, ROBERTA)
+    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
+    pad = json.loads((tmp_path / "theirs" / "config.json").read_text())["pad_token_id"]
+    import_hf(tmp_path / "theirs", tmp_path / "back")
+    configure(tmp_path / "theirs", pad_token_id=pad + 1)
+    assert_refused(
+        tmp_path / "theirs", tmp_path, f"pad_token_id {pad + 1}: positions .* padding symbol is {pad} of the"
+    )
+
+
+def test_older_folders_say_it_in_their_configuration(source: Path, tmp_path: Path) -> None:
+    (source / GENERATION).unlink()
+    configure(source, num_beams=4, task_specific_params={"summarization": {"num_beams": 2}})
+    (told,) = import_hf(source, tmp_path / "out")
+    assert told.startswith("config.json says how texts are written (num_beams 4): left out")
+
+
+def test_what_their_tokenizer_puts_around_a_text_is_told(tmp_path: Path) -> None:
+    """Nothing stands around a prompt here."""
+    (tmp_path / "text.txt").write_text(f"{SENTENCE}\n" * 40)
+    end = train_tokenizer([tmp_path / "text.txt"], tmp_path / "tok", 280, model="gpt2-bpe").eod_id
+    make_checkpoint(tmp_path / "ours", tmp_path / "tok", replace(SMALL, norm="pre", init="residual"))
+    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
+    shutil.rmtree(tmp_path / "theirs" / huggingface.TOKENIZER)
+    assert import_hf(tmp_path / "theirs", tmp_path / "plain") == []
+    path = tmp_path / "theirs" / "tokenizer.json"
+    contents = json.loads(path.read_text())
+    (name,) = (token["content"] for token in contents["added_tokens"] if token["id"] == end)
+    both = [(name, 0), ("A", 0), ("B", 0)]
+    contents["post_processor"] = tokenizer_json.template(both[:2], both, {name: end})
+    path.write_text(json.dumps(contents))
+    (told,) = import_hf(tmp_path / "theirs", tmp_path / "out")
+    assert told == (
+        f"its tokenizer puts [{end}] before a text and nothing after it, here there is nothing before it and nothing "
+        "after it"
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", f"{huggingface.TOKENIZER}/tokenizer.model"])
