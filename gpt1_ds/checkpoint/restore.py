@@ -113,36 +113,37 @@ def same_manifest(groups: ProcessGroups, folder: Path) -> dict[str, Any]:
     return facts
 
 
-Replace = Callable[[Path, str], Path | None]
+Replace = Callable[[Path, str], Path | None]  # a damaged checkpoint, what is wrong -> where it is whole
+
+
+def restore_verified(
+    engine: Engine, config: Config, folder: Path, run_dir: RunDir, replace: Replace | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """Fill the engine from a checkpoint of the run after its files were verified, or from what may `replace` it where
+    they are damaged; (its folder, its manifest). Raises CheckpointError.
+    """
+    try:
+        verify_checkpoint(engine, folder, run_dir.path)
+        return folder, restore(engine, config, folder)
+    except DamagedError as error:
+        if replace is None or (whole := replace(folder, str(error))) is None:
+            raise
+        return restore_verified(engine, config, whole, run_dir)
 
 
 def restore_newest(
     engine: Engine, config: Config, run_dir: RunDir, replace: Replace | None = None
 ) -> tuple[Path, dict[str, Any]] | None:
     """Fill the engine from the newest checkpoint that verifies and loads; (its folder, its manifest), or None when
-    there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are. A damaged one
-    may be good again in the folder that `replace` gives for it and for what is wrong with it.
+    there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are.
 
     Raises CheckpointError when there are checkpoints and none is good.
     """
-
-    def restored(folder: Path) -> tuple[Path, dict[str, Any]]:
-        verify_checkpoint(engine, folder, run_dir.path)
-        return folder, restore(engine, config, folder)
-
-    def replaced(folder: Path) -> tuple[Path, dict[str, Any]]:
-        try:
-            return restored(folder)
-        except DamagedError as error:
-            if replace is None or (whole := replace(folder, str(error))) is None:
-                raise
-            return restored(whole)
-
     found = engine.groups.on_rank_0(lambda: folders.steps_in(run_dir.checkpoints))
     bad: list[tuple[Path, str]] = []
     for folder in reversed(found):
         try:
-            loaded = replaced(folder)
+            loaded = restore_verified(engine, config, folder, run_dir, replace)
         except manifest.NewerFormatError:
             raise
         except CheckpointError as error:

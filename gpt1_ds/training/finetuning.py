@@ -18,9 +18,9 @@ import torch.distributed as dist
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.reader import StateReader
-from gpt1_ds.checkpoint.restore import has_pooler, restore, transfer
+from gpt1_ds.checkpoint.restore import has_pooler, transfer
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError, TrainingError
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.config.batch_sizes import BatchSizes
@@ -151,17 +151,13 @@ class Finetuning(Workload):
 
 
 def write_results(workload: Workload, engine: Engine, state: TrainingState, run_dir: RunDir) -> None:
-    """Score the best checkpoint into eval.json, and write predictions/ as files that GLUE takes. All ranks call this;
-    the engine then holds the best checkpoint's weights.
+    """Score the best checkpoint, whose weights the engine holds, into eval.json, and write predictions/ as files that
+    GLUE takes. All ranks call this.
     """
     assert isinstance(workload, Finetuning), "fine-tuning has a task"
     scorer, groups = workload.scorer, engine.groups
     step = state.step if state.best is None else state.best.step
     folder = run_dir.checkpoint(step)
-    if step != state.step:
-        if not groups.on_rank_0(folder.is_dir):
-            raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
-        restore(engine, workload.config, folder, weights_only=True)
     entries: list[Entry] = []
     for split in workload.answered:
         if scorer.has_labels(split):

@@ -10,6 +10,7 @@ from typing import Any
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.restore import restore, restore_newest, verify_checkpoint
+from gpt1_ds.common.errors import CheckpointError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import draw_weights
@@ -26,15 +27,31 @@ class Restorer:
         self.workload, self.run_dir, self.engine, self.saver = workload, run_dir, engine, saver
         self.config = workload.config
         assert self.config.model.vocab_size is not None, "a workload fills it in"
+        self._replace = None if saver.mirror is None else saver.mirror.replace
         self.lowest = math.log(self.config.model.vocab_size)  # validation loss of a run that has measured none
 
     def newest(self) -> tuple[Path, TrainingState] | None:
         """The newest good checkpoint of the run folder and its state, loaded; None when the folder holds none. The
         mirror's copy takes the place of one that is damaged.
         """
-        mirror = self.saver.mirror
-        found = restore_newest(self.engine, self.config, self.run_dir, mirror.replace if mirror else None)
+        found = restore_newest(self.engine, self.config, self.run_dir, self._replace)
         return None if found is None else (found[0], self._state(*found))
+
+    def load_best(self, state: TrainingState) -> None:
+        """Load the weights of the best checkpoint into an engine that has those of `state`; the mirror's copy takes its
+        place where they are damaged. Raises CheckpointError, and TrainingError where it is gone.
+        """
+        if state.best is None or state.best.step == state.step:
+            return
+        folder = self.run_dir.checkpoint(state.best.step)
+        if not self.engine.groups.on_rank_0(folder.is_dir):
+            raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
+        try:
+            restore(self.engine, self.config, folder, weights_only=True)
+        except CheckpointError as error:
+            if self._replace is None or (whole := self._replace(folder, str(error))) is None:
+                raise
+            restore(self.engine, self.config, whole, weights_only=True)
 
     def first(self) -> tuple[TrainingState, str]:
         """(the state that the run begins with, its weights loaded, where they come from)"""

@@ -80,6 +80,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             if not trainer.saver.is_saved(trainer.state):
                 raise trainer.saver.unsaved()
             if outcome.reason == DONE and conclude is not None:
+                trainer.restorer.load_best(trainer.state)
                 conclude(workload, trainer.engine, trainer.state, run_dir)
             trainer.log.finish()
             if groups.rank == 0:

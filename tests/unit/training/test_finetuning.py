@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,15 +34,41 @@ def test_how_long_results_take(answer: str, writes: bool, seconds: float) -> Non
     assert workload.results_take(10.0) == seconds
 
 
-def test_results_that_would_outlast_the_job_are_the_next_jobs(tiny_data: Path, tmp_path: Path) -> None:
-    """The job was killed at its time limit while it scored, and no other followed. A job that begins with the results
-    has no more time than the next one.
-    """
+@pytest.fixture
+def words(tiny_data: Path, tmp_path: Path) -> list[str]:
+    """What a small fine-tuning run is told."""
     source = make_checkpoint(
         tmp_path / "source", tiny_data.parent / "tokenizer", ModelConfig(layers=2, width=32, heads=2, context=48)
     )
-    words = [*small_tasks.make_task(tmp_path / "task", "choice"), f"checkpoint.init_from={source}"]
-    words += [f"run.dir={tmp_path}", "train.epochs=1"]
+    task = small_tasks.make_task(tmp_path / "task", "choice")
+    return [*task, f"checkpoint.init_from={source}", f"run.dir={tmp_path}"]
+
+
+def test_a_best_checkpoint_with_a_wrong_bit_is_mended_from_the_store(words: list[str], tmp_path: Path) -> None:
+    """The run ended with a line that told no way out, at every start, beside a whole copy."""
+    words = [*words, "train.epochs=4", f"checkpoint.mirror=file://{tmp_path}/store"]
+    assert finetuning.finetune(words) == 0
+    run_dir = finetuning.folder(words)
+    best, scores = finetuning.best(run_dir), run_dir.evaluation.read_text()
+    assert best.name not in run_dir.latest.read_text(), "a later epoch is worse: else this test says nothing"
+    shard = next(best.glob("state/rank-*.safetensors"))
+    content = shard.read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    begins = {name: tensor["data_offsets"][0] for name, tensor in json.loads(content[8 : 8 + header]).items()}
+    wrong = 8 + header + next(begin for name, begin in begins.items() if "master" in name)
+    shard.write_bytes(content[:wrong] + bytes([content[wrong] ^ 1]) + content[wrong + 1 :])
+    run_dir.done.unlink()
+    run_dir.evaluation.unlink()
+    assert finetuning.finetune(words) == 0
+    assert shard.read_bytes() == content
+    assert run_dir.evaluation.read_text() == scores
+
+
+def test_results_that_would_outlast_the_job_are_the_next_jobs(words: list[str]) -> None:
+    """The job was killed at its time limit while it scored, and no other followed. A job that begins with the results
+    has no more time than the next one.
+    """
+    words = [*words, "train.epochs=1"]
     run_dir = finetuning.folder(words)
     assert launch.run(f"{__name__}:job", (words,), 2) == [75, 75]
     assert not run_dir.evaluation.exists()
