@@ -28,7 +28,11 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     """Returns what `call` gives. It runs in a thread of its own, which is left behind when it takes longer than
     `seconds`. Raises TimeoutError then, and whatever the call raises.
     """
-    return next(each_within(seconds, (one() for one in (call,))))
+    return next(each_within(seconds, _once(call)))
+
+
+def _once(call: Callable[[], T]) -> Iterator[T]:
+    yield call()
 
 
 def each_within(seconds: float, items: Iterable[T]) -> Iterator[T]:
