@@ -114,7 +114,8 @@ def test_logits_loss_gradients_and_steps_are_theirs(preset: str) -> None:
         found_BTV = both.ours.logits_of(hidden_TBD).transpose(0, 1)[..., :VOCABULARY]
     assert wanted_BTV.abs().max() > 1, "the logits are far from zero"
     assert (found_BTV - wanted_BTV).abs().max() <= 1e-5 * max(1.0, float(wanted_BTV.abs().max()))
-    options: dict[str, Any] = {"lr": 2e-5, "weight_decay": 0.01, "eps": 1e-6}
+    # rounding decides about a unit of a ReLU that is at zero; a larger rate would show its other gradient in the losses
+    options: dict[str, Any] = {"lr": 2e-6, "weight_decay": 0.01, "eps": 1e-6}
     optimizers = [torch.optim.AdamW(model.parameters(), **options) for model in (both.theirs, both.ours)]
     for step in range(4):
         losses = (
