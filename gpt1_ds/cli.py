@@ -16,6 +16,7 @@ from gpt1_ds import __version__
 from gpt1_ds.commands import (
     checkpoint,
     completion,
+    config,
     data,
     doctor,
     embed,
@@ -53,7 +54,7 @@ ABOUT = """Pre-train GPT-1, GPT-2, BERT, RoBERTa or T5 on raw text, fine-tune it
 on two CPU cores and on a GPU cluster, and the same losses however the model is split over processes."""
 SAFE_PATH = "PYTHONSAFEPATH"  # Python's own variable: as if each were started with -P
 GROUPS: dict[str, tuple[Command | Group, ...]] = {
-    "start here": (guide.COMMAND, doctor.COMMAND, completion.COMMAND),
+    "start here": (guide.COMMAND, doctor.COMMAND, config.COMMAND, completion.COMMAND),
     "text": (tokenizer.COMMAND, data.COMMAND),
     "training": (plan.COMMAND, pretrain.COMMAND, *finetune.COMMANDS),
     "trained models": (

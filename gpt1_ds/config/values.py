@@ -38,7 +38,7 @@ def meant(kind: type, key: tuple[str, ...]) -> str:
         return f"; did you mean {' or '.join(close)}?"
     if len(key) == 1:
         return f"; the sections are {', '.join(field.name for field in dataclasses.fields(kind))}"
-    return "; `gpt1-ds guide configuration` says where all keys are"
+    return "; `gpt1-ds config keys` lists all"
 
 
 def alike(kind: type, key: tuple[str, ...]) -> list[str]:
@@ -248,11 +248,11 @@ def as_overrides(values: Any, prefix: str = "") -> list[str]:
         if isinstance(value, dict):
             overrides += as_overrides(value, f"{prefix}{key}.")
         else:
-            overrides.append(f"{prefix}{key}={_text(value)}")
+            overrides.append(f"{prefix}{key}={as_text(value)}")
     return overrides
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Returns one value as a file has it."""
     if isinstance(value, (list, tuple)):
         items = [str(item) if isinstance(item, Path) else item for item in value]

@@ -30,7 +30,7 @@ from tools.runs import TINY
         (["--nproc", "0"], ["--nproc=0"]),
         (["evaluation.every=5"], ["there is no section 'evaluation'; did you mean train.evaluations?"]),
         (["quux.every=5"], ["quux: there is no section 'quux'; the sections are run, model, "]),
-        (["model.qqqqqqqq=5"], ["model.qqqqqqqq", "; `gpt1-ds guide configuration` says where all keys are"]),
+        (["model.qqqqqqqq=5"], ["model.qqqqqqqq", "; `gpt1-ds config keys` lists all"]),
         (["pretrain/books_cpu"], ["'pretrain/books_cpu' is not key=value; write -c pretrain/books_cpu"]),
         (["my.yaml"], ["'my.yaml' is not key=value; write -c my.yaml"]),
         (["lr=1e-3"], ["lr: there is no section 'lr'; did you mean optimizer.lr?"]),
