@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import io
 import os
+import random
 import socket
 import subprocess
 import time
@@ -58,8 +59,13 @@ def start(*commands: Sequence[Host]) -> list[list[Ended]]:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    """One that no connection of another test gets from the system, whose own begin at 32768: the second command needs
+    it only after the first has ended.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def become(commands: Sequence[Sequence[Host]], ports: Sequence[int]) -> list[Ended]:
