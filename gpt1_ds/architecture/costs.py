@@ -38,7 +38,7 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Costs:
-    """What is given per token is a mean over all tokens of a row, those of the other stack included."""
+    """The costs of a layer. Numbers per token are means over all tokens of a row, those of the other stack included."""
 
     part: float = 1.0  # of a row's tokens, the fraction that the layer's stack has
     products: float = 0.0  # FLOPs per token of products with weights

@@ -30,7 +30,7 @@ _KIND, _TOKEN = np.uint64(0xD1B54A32D192ED03), np.uint64(0x8CB92BA72F3D8DD7)  # 
 class MaskedText:
     """What the masks of a run depend on besides its settings: the id of <mask>; the ids that a random token may be;
     64 bits of (seed, data hash); for whole words, which ids begin one. `end` is the id after which a document begins
-    that does not see the others. `special_ids` are never predicted, also where they lie in the text.
+    that does not see the others. `special_ids` are never predicted: windows hold `<eod>`.
     """
 
     mask_id: int

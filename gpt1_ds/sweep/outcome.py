@@ -30,7 +30,7 @@ class RunRecord:
     train: list[dict[str, Any]]  # lines of metrics.jsonl
     held_out: list[dict[str, Any]]
     begin: int = 0  # the step at which it first started
-    last: int = 0  # the last step that it tells of
+    last: int = 0  # the last step of its metrics and events
 
     @property
     def loss(self) -> float | None:

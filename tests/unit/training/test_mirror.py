@@ -289,13 +289,18 @@ def test_a_folder_that_lost_its_checkpoints_is_filled_again(run: RunDir, tiny_da
     assert len(runs.events(lost, "brought back")) == 1
 
 
+def copied(run: RunDir, data: Path, folder: Path) -> tuple[list[str], RunDir]:
+    """A copy of the run below `folder`, where its store is, too, and the words that continue it to step 8."""
+    mirror.copy_run(run.path, f"file://{folder}/store")
+    words = [f"data.path={data}", f"run.dir={folder}", "train.steps=8", "checkpoint.every=2"]
+    words += [f"checkpoint.mirror=file://{folder}/store"]
+    shutil.copytree(run.path, runs.folder(words).path)
+    return words, runs.folder(words)
+
+
 def test_a_checkpoint_that_lost_files_comes_back_to_its_place(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
     """Those that are damaged are set aside, as far as their sizes tell."""
-    mirror.copy_run(run.path, f"file://{tmp_path}/store")
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=8", "checkpoint.every=2"]
-    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
-    lost = runs.folder(words)
-    shutil.copytree(run.path, lost.path)
+    words, lost = copied(run, tiny_data, tmp_path)
     for folder in steps_in(lost.checkpoints)[1:]:
         os.truncate(next(folder.glob("state/rank-*.safetensors")), 100)
     assert runs.pretrain(words, 1) == 0
@@ -306,7 +311,7 @@ def test_a_checkpoint_that_lost_files_comes_back_to_its_place(run: RunDir, tiny_
 
 
 def flip(folder: Path) -> bytes:
-    """Change one bit of a checkpoint, which no size tells; what its shard held before."""
+    """Changes one bit of a checkpoint, whose size stays, and returns what its shard held before."""
     shard = next(folder.glob("state/rank-*.safetensors"))
     content = shard.read_bytes()
     shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -315,11 +320,7 @@ def flip(folder: Path) -> bytes:
 
 def test_a_flipped_bit_is_mended_from_the_store(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
     """Steps were lost to an older checkpoint, and the run was refused where there was none, beside a whole copy."""
-    mirror.copy_run(run.path, f"file://{tmp_path}/store")
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=8", "checkpoint.every=2"]
-    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
-    hurt = runs.folder(words)
-    shutil.copytree(run.path, hurt.path)
+    words, hurt = copied(run, tiny_data, tmp_path)
     content = flip(hurt.checkpoint(6))
     assert runs.pretrain(words, 2) == 0
     assert [event["step"] for event in runs.events(hurt, "started")][-1] == 6
