@@ -8,24 +8,20 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpt1_ds.launcher import launch
-from tests.helpers import schedule
 
-pytest_plugins = ["pytester"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a speed that somebody measured on this machine (`plan --calibrate`) is no speed of models as small as these
 os.environ["XDG_CACHE_HOME"] = f"{tempfile.gettempdir()}/gpt1-ds-tests-{os.getuid()}"
 os.environ.pop("GPT1_DS_MACHINE", None)
 os.environ["PATH"] += ":/usr/sbin:/sbin"  # where Debian has slurmctld and ip
 ROOT = Path(__file__).parents[1]
-SECONDS = pytest.StashKey[float]()  # of a test so far, with its fixtures
 # forked ranks would otherwise import pytest's own main module again
 main = sys.modules["__main__"]
 main.__spec__ = None
@@ -34,24 +30,17 @@ main.__dict__.pop("__file__", None)
 launch._PRELOADED += ["pytest", "scipy.stats", "sklearn.metrics"]
 
 
+# what fails fastest comes first. Jobs on SLURM wait for much of their time: one file of them at a time runs beside
+# tests that compute
+ORDER = (
+    *("tests/guards/", "tests/slurm/test_jobs", "tests/unit/", "tests/slurm/test_failures", "tests/parallel/"),
+    *("tests/slurm/test_hosts", "tests/faults/", "tests/slurm/", "tests/shipped/", "tests/golden/", ""),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    schedule.in_order(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    return schedule.scheduler(config, log)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that takes too long fails, like one that is wrong."""
-    report = yield
-    item.stash[SECONDS] = item.stash.get(SECONDS, 0.0) + report.duration
-    problem = schedule.objection(item.nodeid, item.stash[SECONDS])
-    if problem and report.when == "call" and report.passed:
-        report.outcome, report.longrepr = "failed", problem
-    return report
+    """Sort *items* by their place in ORDER, keeping the order within."""
+    items.sort(key=lambda item: next(place for place, start in enumerate(ORDER) if item.nodeid.startswith(start)))
 
 
 @pytest.fixture(scope="session")

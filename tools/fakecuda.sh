@@ -63,6 +63,6 @@ if [ "${1:-}" = -- ]; then
   exec "${@:2}"
 fi
 cores=$(OMP_NUM_THREADS="" nproc)
-[ $# -gt 0 ] || set -- -n $((cores < 8 ? cores : 8)) --dist loadgroup tests/fakecuda
+[ $# -gt 0 ] || set -- -n $((cores < 8 ? cores : 8)) --dist loadfile --no-loadscope-reorder tests/fakecuda
 export OMP_NUM_THREADS=1 PYTHONPATH=$PWD
 exec "$venv/bin/python" -m pytest "$@"

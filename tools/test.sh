@@ -13,7 +13,8 @@ unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the pa
 .venv/bin/ruff format --check --quiet .
 .venv/bin/mypy
 cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
-set -- -n $((cores < 8 ? cores + 1 : 8)) tests --ignore=tests/tables
+files=(--dist loadfile --no-loadscope-reorder) # tests of a file share what its fixtures made
+set -- -n $((cores < 8 ? cores + 1 : 8)) "${files[@]}" --durations=30 --durations-min=10 tests --ignore=tests/tables
 if [ -n "${CI:-}" ]; then
   trap wait EXIT
   nice bash tools/fakecuda.sh -- true 2>/dev/null & # downloads while tests run; below it is tried again, and says why not
@@ -25,7 +26,7 @@ fi
 wait
 if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
   # with CI=true a machine that cannot make the environment fails; it says why. Kernels take minutes for each GPU
-  bash tools/fakecuda.sh tests/fakecuda -n $((cores < 8 ? cores : 8)) --dist loadgroup -k "not sm_80 and not sm_100"
+  bash tools/fakecuda.sh tests/fakecuda -n $((cores < 8 ? cores : 8)) "${files[@]}" -k "not sm_80 and not sm_100"
 else
   echo "tests/fakecuda was not run: bash tools/fakecuda.sh makes its environment (5 GB)" >&2
 fi

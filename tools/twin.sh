@@ -35,7 +35,7 @@ else
 fi
 [ $# = 0 ] || exec bash tools/fakecuda.sh "$@"
 code=0
-bash tools/fakecuda.sh -n 2 "${SUITES[@]}" || code=$?
+bash tools/fakecuda.sh -n 2 --dist loadfile --no-loadscope-reorder "${SUITES[@]}" || code=$?
 # by itself: fake ranks are forks of the tests' process, and would have the process group that another test made there
 bash tools/fakecuda.sh || code=$?
 exit $code

@@ -25,9 +25,6 @@ TENSOR = ["parallel.tensor=2"]
 SEQUENCE = [*TENSOR, "parallel.sequence=true"]
 
 
-pytestmark = pytest.mark.xdist_group("compiled")  # steps are shared
-
-
 @cache
 def step(*overrides: str, world: int = 1) -> Step:
     return ranks.run(steps.warm_step, [*RECIPE, *overrides], world, world=world)

@@ -25,7 +25,6 @@ EAGER, COMPILED = "train.compile=off", "train.compile=on"
 AGAIN, PRE = "train.recompute=block", "model.norm=pre"
 NO_DROPOUT = tuple(f"model.{name}_dropout=0" for name in ("residual", "attention", "embedding"))
 CASES = [(mode, *more) for mode in (EAGER, COMPILED) for more in ((), (AGAIN,), NO_DROPOUT, (PRE,))]
-pytestmark = pytest.mark.xdist_group("plan")  # counts are shared
 ONCE = [case for case in CASES if AGAIN not in case]
 
 

@@ -90,34 +90,34 @@ def test_tags(folder: Path, gpt1: Gpt1) -> None:
     assert [len(line.split()) for line in answered.out.splitlines()] == [4, 2]
 
 
-def test_translation(folder: Path, program: Program) -> None:
+def test_translation(folder: Path, gpt1: Gpt1) -> None:
     """The export's own settings write what the checkpoint writes."""
     beams = "task.decoding={beams: 3, length_alpha: 0.5, early_end: true}"
     words = [beams, "task.target_length=12", "task.prefix=translate: "]
-    done = program(*command(f"finetune {WRITES} task.name=table task.kind=generation"), *words)
-    assert done.returncode == 0, done.stderr
+    done = gpt1(*command(f"finetune {WRITES} task.name=table task.kind=generation"), *words, "--nproc", "1")
+    assert done.code == 0, done.err
     run = folder / "runs" / "words"
     assert json.loads((run / "predictions" / "table-dev.json").read_text()).keys() == {"0", "1"}
     (dev,) = json.loads((run / "eval.json").read_text())
     assert dev["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert {"bleu", "rouge1", "rouge2", "rougeLsum", "exact_match", "f1"} == dev["metrics"].keys()
     (folder / "lines.txt").write_text("a dog plays\ntwo dogs\n")
-    answered = program("predict", "--checkpoint", str(run), "--input", "lines.txt")
-    assert answered.returncode == 0, answered.stderr
-    assert len(answered.stdout.splitlines()) == 2
+    answered = gpt1("predict", "--checkpoint", str(run), "--input", "lines.txt")
+    assert answered.code == 0, answered.err
+    assert len(answered.out.splitlines()) == 2
     (folder / "lines.jsonl").write_text('{"source": "a dog plays"}\n')
-    told = program("predict", "--checkpoint", str(run), "--input", "lines.jsonl")
-    assert [" ".join(json.loads(told.stdout)["text"].split())] == answered.stdout.splitlines()[:1]
-    scored = program("evaluate", "--checkpoint", str(run))
-    assert scored.returncode == 0, scored.stderr
+    told = gpt1("predict", "--checkpoint", str(run), "--input", "lines.jsonl")
+    assert [" ".join(json.loads(told.out)["text"].split())] == answered.out.splitlines()[:1]
+    scored = gpt1("evaluate", "--checkpoint", str(run), "--nproc", "1")
+    assert scored.code == 0, scored.err
     (again, *controls) = json.loads((run / "eval.json").read_text())
     assert again == dev
-    assert program("checkpoint", "export", str(run), "--to", "hf", "--out", "theirs").returncode == 0
+    assert gpt1("checkpoint", "export", str(run), "--to", "hf", "--out", "theirs").code == 0
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder / "theirs")
     spelled = transformers.AutoTokenizer.from_pretrained(folder / "theirs")
     found = [model.generate(**spelled(f"translate: {one}", return_tensors="pt")) for one in ("a dog plays", "two dogs")]
     assert [" ".join(spelled.decode(ids[0], skip_special_tokens=True).split()) for ids in found] == (
-        answered.stdout.splitlines()
+        answered.out.splitlines()
     )
     assert [one["task"] for one in controls] == ["control/source copied/table", "control/lead of the source/table"]
 
