@@ -22,7 +22,7 @@ import yaml
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.remote import asked
-from gpt1_ds.common.text import byte_size
+from gpt1_ds.common.text import amount, byte_size
 from gpt1_ds.config import Config
 
 CURVES = "curves.png"
@@ -194,7 +194,7 @@ def listed(folder: Path) -> list[str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sizes = [path.stat().st_size for path in files]
     lines = [f"{byte_size(size):>10}  {path.relative_to(folder)}" for path, size in zip(files, sizes, strict=True)]
-    return [*lines, f"{byte_size(sum(sizes)):>10}  in {len(files)} files"]
+    return [*lines, f"{byte_size(sum(sizes)):>10}  in {amount(len(files), 'file')}"]
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.lock import is_held
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.text import amount
 
 SERVER = "https://api.wandb.ai"
 ANSWER_SECONDS = 10.0
@@ -37,7 +38,9 @@ def sync(runs: Sequence[Path]) -> int:
             print(f"{run}: is still running; its last segment is left for later")
         if folders:
             upload(folders)
-        print(f"{run}: {len(folders)} segments uploaded, {len(segments(run)) - len(folders) - live} were before")
+        print(
+            f"{run}: {amount(len(folders), 'segment')} uploaded, {len(segments(run)) - len(folders) - live} were before"
+        )
     return 0
 
 

@@ -37,10 +37,20 @@ def test_online_and_later(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.M
             assert not [path for path in written if KEY.encode() in path.read_bytes()]
 
 
-def test_a_run_that_continues_is_one_run_there(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "tracking.artifacts=off", "tracking.wandb=online"]
+def test_a_run_that_continues_is_one_run_there(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two segments that were written offline are uploaded once, and the run continues online."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "tracking.artifacts=off"]
     with serving() as server:
-        for steps in (3, 6):
-            assert runs.with_variables(server.environment)([*words, f"train.steps={steps}"], 1) == 0
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        for steps, mode in ((3, "offline"), (6, "offline"), (9, "online"), (12, "online")):
+            own = [*words, f"train.steps={steps}", f"tracking.wandb={mode}"]
+            assert runs.with_variables(server.environment)(own, 1) == 0
+            if steps == 6:
+                for uploaded, before in ((2, 0), (0, 2)):
+                    assert main(["tracking", "sync", str(runs.folder(own).path)]) == 0
+                    assert f"{uploaded} segments uploaded, {before} were before" in capsys.readouterr().out
         (shown,) = server.runs.values()
         assert shown.values("train/loss") == list(runs.losses(runs.folder(words)).items())
