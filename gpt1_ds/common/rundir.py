@@ -135,6 +135,15 @@ def _is_of(kind: str, value: Any) -> bool:
     return type(value) is {"text": str, "truth": bool}[kind]
 
 
+def why_diverged(events: Sequence[Mapping[str, Any]]) -> str:
+    """Why the last start of a run ended in divergence, from the lines of its events.jsonl; nothing where it did not."""
+    start = max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
+    for event in reversed(events[start:]):
+        if event["event"] == "diverged" or (event["event"] == "spike" and event.get("action") == "raise"):
+            return f"step {event['step']}: {event['problem']}"
+    return ""
+
+
 _COUNTED_ON: dict[str, dict[str, type]] = {
     "metrics.jsonl": {"kind": str, "step": int},
     "events.jsonl": {"time": str, "event": str},

@@ -285,6 +285,6 @@ def write_study(folder: Path) -> None:
     (folder / "figures").mkdir(exist_ok=True)
     svg = {name: figures.save(one, folder / "figures" / name) for name, one in drawn.items() if one is not None}
     shown = {"results": results, "progress": progress(results), "table": table, "long_head": LONG_HEAD}
-    reload = RELOAD_SECONDS if results.done < len(results.cells) else 0
+    reload = RELOAD_SECONDS if results.done + len(results.diverged) < len(results.cells) else 0
     page = render("study.html", "report", svg=svg, captions=CAPTIONS, reload=reload, differences=differences, **shown)
     write_atomic(folder / "study.html", page)

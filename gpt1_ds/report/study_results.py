@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from gpt1_ds.common.files import read_json
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir, read_jsonl, why_diverged
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tracking.record import of_run, read_entries
@@ -69,6 +69,7 @@ class Results:
     curve: tuple[tuple[int, Key], ...]  # (layers taken, cell) of the layer-transfer figure
     scores: tuple[StudyScore, ...]
     failed: dict[str, str]  # cell's folder -> why it failed the last time
+    diverged: Mapping[str, str] = field(default_factory=dict)  # cell's folder -> why, where every trial of it diverged
     split: str = "dev"  # that the table shows
     compare: tuple[dict[str, Any], ...] = ()  # as the study's file has it
     control_rows: tuple[str, ...] = ()  # of the variants
@@ -141,6 +142,11 @@ def read_study_results(folder: Path) -> Results:
         ),
         scores=(*(score for cell in found for score in _scores(*cell)), *_controls(folder)),
         failed=_failed(RunDir(folder)),
+        diverged={
+            place.relative_to(folder).as_posix(): why
+            for place in places.values()
+            if (why := _divergence(RunDir(place)))
+        },
         split=told.get("split", "dev"),
         compare=tuple(told.get("compare", ())),
         control_rows=tuple(told.get("controls", ())),
@@ -151,7 +157,7 @@ def _chosen(tried: Sequence[Path], metric: str) -> Path:
     """The trial with the best dev score, the first of equals; while one is not done, that one. One that diverged is
     worse than all others: it would diverge again.
     """
-    judged, scores = [place for place in tried if not _has_diverged(RunDir(place))], []
+    judged, scores = [place for place in tried if not _divergence(RunDir(place))], []
     if len(tried) == 1 or not judged:
         return tried[0]
     for place in judged:
@@ -163,13 +169,9 @@ def _chosen(tried: Sequence[Path], metric: str) -> Path:
     return judged[scores.index(max(scores))]
 
 
-def _has_diverged(cell: RunDir) -> bool:
-    """Whether its last start ended at a loss that was not finite or rose."""
-    if _is_done(cell):
-        return False
-    events = list(read_jsonl(cell.events))
-    last = max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
-    return any(event["event"] == "spike" and event.get("action") == "raise" for event in events[last:])
+def _divergence(cell: RunDir) -> str:
+    """Why its last start diverged, or nothing."""
+    return "" if _is_done(cell) else why_diverged(list(read_jsonl(cell.events)))
 
 
 def _is_done(cell: RunDir) -> bool:
@@ -199,6 +201,7 @@ def _controls(folder: Path) -> Iterator[StudyScore]:
 
 
 def _failed(study: RunDir) -> dict[str, str]:
-    """Cells whose last event is a failure."""
+    """Cells whose last event is a failure, apart from those that diverged."""
     last = {event["cell"]: event for event in read_jsonl(study.events) if "cell" in event}
-    return {cell: event["reason"] for cell, event in last.items() if event["event"] == "failed"}
+    failed = {cell: event["reason"] for cell, event in last.items() if event["event"] == "failed"}
+    return {cell: reason for cell, reason in failed.items() if not _divergence(RunDir(study.path / cell))}

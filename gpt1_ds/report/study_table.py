@@ -131,6 +131,7 @@ def as_markdown(results: Results, table: StudyTable, differences: Sequence[Seque
 
 def progress(results: Results) -> str:
     words = f"{results.done} of {len(results.cells)} cells are done, from {results.checkpoint}"
+    words += f"; {len(results.diverged)} diverged" if results.diverged else ""
     return f"{words}; {len(results.failed)} failed." if results.failed else f"{words}."
 
 

@@ -173,7 +173,7 @@ def start(
     """
     submission = prepare(sweep, jobs, last, after_trial)
     if not submission.arrays:
-        return [], [f"{sweep.folder}: all cells are done"]
+        return [], [f"{sweep.folder}: all cells are done{sweep.early_ends}"]
     if dry_run:
         return [], list(submission.lines())
     sweep.check()

@@ -21,12 +21,13 @@ from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.text import amount, duration
+from gpt1_ds.common.text import duration
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.sources import needs_embedded_corpus
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.scaling.tables import DIVERGED
 from gpt1_ds.sweep.finetuning_study import (
     PRETRAINED,
     SOURCE,
@@ -69,11 +70,13 @@ class FinetuningTrial(Trial):
 
     @property
     def done(self) -> bool:
-        return self.run_dir.done.exists() and self.run_dir.evaluation.exists()
+        return (self.run_dir.done.exists() and self.run_dir.evaluation.exists()) or bool(self.divergence)
 
     @property
     def result(self) -> str:
         """The dev split's first metric, as eval.json has it; null where it is not defined."""
+        if problem := self.divergence:
+            return f"{DIVERGED}: {problem}"
         entries = read_entries(self.run_dir.evaluation)
         first = [next(iter(entry["metrics"].items())) for entry in of_run(entries) if entry["split"] == "dev"]
         return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
@@ -153,10 +156,11 @@ class FinetuningSweep(Sweep):
 
     def table(self) -> Iterator[str]:
         """A line per trial, and the totals."""
-        for trial in self.trials:
-            yield f"{'done ' if trial.done else 'to do'}  {trial}"
-        left = len(self.left)
-        yield f"{self.folder}: {amount(len(self.trials), 'cell')}, {len(self.trials) - left} done, {left} to do"
+        ends = [trial.early_end or ("done" if trial.done else "to do") for trial in self.trials]
+        wide = max(len("to do"), *map(len, ends))
+        for trial, end in zip(self.trials, ends, strict=True):
+            yield f"{end:<{wide}}  {trial}"
+        yield self.totals
 
 
 def check_tasks(

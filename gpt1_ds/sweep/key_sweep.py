@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.unread import unread
-from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.scaling.tables import DIVERGED, write_table
 from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses, is_cut
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
@@ -37,21 +36,27 @@ class KeyTrial(Trial):
     @property
     def done(self) -> bool:
         if self.config.task is not None:
-            return self.run_dir.done.exists() and self.run_dir.evaluation.exists()
-        return self.run_dir.done.exists() and not is_cut(self.run_dir)
+            ended = self.run_dir.done.exists() and self.run_dir.evaluation.exists()
+        else:
+            ended = self.run_dir.done.exists() and not is_cut(self.run_dir)
+        return ended or bool(self.divergence)
 
     @property
     def score(self) -> tuple[str, float | None]:
-        """(name, value): the last held-out loss, or the dev split's first metric, of the best epoch; None: none yet."""
+        """(name, value): the last held-out loss, or the dev split's first metric, of the best epoch; None: none yet, or
+        of a run that diverged, which would else be compared with the others.
+        """
         if self.config.task is None:
-            losses = held_out_losses(self.run_dir)
+            losses = [] if self.divergence else held_out_losses(self.run_dir)
             return "held-out loss", losses[-1] if losses else None
-        entries = read_entries(self.run_dir.evaluation)
+        entries = [] if self.divergence else read_entries(self.run_dir.evaluation)
         first = [next(iter(entry["metrics"].items())) for entry in of_run(entries) if entry["split"] == "dev"]
         return first[-1] if first else ("score", None)
 
     @property
     def result(self) -> str:
+        if problem := self.divergence:
+            return f"{DIVERGED}: {problem}"
         name, value = self.score
         return f"{name} {'null' if value is None else f'{value:.4f}'}"
 
@@ -78,7 +83,7 @@ class KeySweep(Sweep):
         for trial in self.trials:
             name, value = trial.score
             last = failed.get(trial.run_dir.path.name)
-            outcome = "done" if trial.done else "failed" if last == "failed" else "to do"
+            outcome = trial.early_end or ("done" if trial.done else "failed" if last == "failed" else "to do")
             shown = "" if value is None else f"{value:.4f}"
             yield {**dict(trial.values), "outcome": outcome, name: shown, "run": str(trial.run_dir.path)}
 
@@ -91,8 +96,7 @@ class KeySweep(Sweep):
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for line in cells:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        left = len(self.left)
-        yield f"{self.folder}: {amount(len(self.trials), 'cell')}, {len(self.trials) - left} done, {left} to do"
+        yield self.totals
 
     def write(self) -> None:
         """results.csv in the sweep's folder."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpt1_ds.common.lock import is_held
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir, read_jsonl, why_diverged
 from gpt1_ds.scaling.tables import DIVERGED, DOMINATED, DONE, FAILED, RUNNING, WAITING
 from gpt1_ds.sweep.scaling_study import EarlyEnd
 
@@ -90,10 +90,9 @@ def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple
         return DONE, ""
     if is_held(run_dir.lock):
         return RUNNING, ""
+    if problem := why_diverged(events):
+        return DIVERGED, problem
     start = max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
-    for event in reversed(events[start:]):
-        if event["event"] == "diverged" or (event["event"] == "spike" and event["action"] == "raise"):
-            return DIVERGED, f"step {event['step']}: {event['problem']}"
     if any(event["event"] == "failed" for event in events[start:]):
         return FAILED, str(events[-1].get("reason", ""))
     return WAITING, "begun" if events else ""

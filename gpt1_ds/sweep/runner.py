@@ -180,7 +180,7 @@ class _Runner:
     def _note_failure(self, trial: Trial, error: BaseException, seconds: float) -> None:
         self.tries[trial] += 1
         lasting = isinstance(error, UserError) and not isinstance(error, LaunchError)
-        again = not lasting and self.tries[trial] < self.sweep.study.tries
+        again = not (lasting or trial.divergence) and self.tries[trial] < self.sweep.study.tries
         reason = str(error).rpartition("\n")[2]
         self.folder.add_event("failed", cell=self._name(trial), reason=reason, again=again, seconds=round(seconds, 3))
         append(self.log_file, f"{trial}: {error}\n")
@@ -191,11 +191,15 @@ class _Runner:
             self.failed[trial] = reason
 
     def _finish(self) -> int:
-        waiting = len(self.sweep.left)
+        waiting, ends = len(self.sweep.left), self.sweep.early_ends
         self.folder.add_event("stopped", reason=self.stop or "done", left=waiting, failed=len(self.failed))
         for trial, reason in self.failed.items():
             self._say(f"{trial}: failed: {reason}; its run folder is {trial.run_dir.path}")
-        end = f"{amount(waiting, 'cell')} left; the same command resumes" if waiting else "all cells are done"
+        end = (
+            f"{amount(waiting, 'cell')} left{ends}; the same command resumes"
+            if waiting
+            else f"all cells are done{ends}"
+        )
         if self.stop not in ("", USER, HANDOVER):
             end = f"{self.stop}; {end}"
         self._say(f"{self.sweep.folder}: {end}")

@@ -68,6 +68,11 @@ class ScalingTrial(Trial):
         return self.record.outcome in outcome.ENDED
 
     @property
+    def early_end(self) -> str:
+        outcome_of_run = self.record.outcome
+        return outcome_of_run if outcome_of_run in (DIVERGED, DOMINATED) else ""
+
+    @property
     def result(self) -> str:
         record = self.record
         loss = "no held-out loss" if record.loss is None else f"held-out loss {record.loss:.4f}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RunDir, read_jsonl, why_diverged
+from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, load_recorded
+from gpt1_ds.scaling.tables import DIVERGED
 from gpt1_ds.slurm.tries import newest_step
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.training import claim, resume
@@ -55,6 +58,16 @@ class Trial(ABC):
         """Whether a run whose configuration differs in `key` is another trial."""
 
     @property
+    def divergence(self) -> str:
+        """Why its run diverged, or nothing. The same run would diverge again."""
+        return "" if self.run_dir.done.exists() else why_diverged(list(read_jsonl(self.run_dir.events)))
+
+    @property
+    def early_end(self) -> str:
+        """Returns how it ended without a result that counts: diverged, or dominated; nothing where it did not."""
+        return DIVERGED if self.divergence else ""
+
+    @property
     def ready(self) -> bool:
         """Whether what it starts from exists."""
         return (
@@ -90,6 +103,18 @@ class Sweep(ABC):
     def left(self) -> list[Trial]:
         """The trials that are not done."""
         return [trial for trial in self.trials if not trial.done]
+
+    @property
+    def early_ends(self) -> str:
+        """Returns how many trials ended without a result that counts, for the end of a sentence: `, 2 diverged`."""
+        ends = Counter(end for trial in self.trials if (end := trial.early_end))
+        return "".join(f", {number} {end}" for end, number in ends.items())
+
+    @property
+    def totals(self) -> str:
+        """Returns how many trials there are, and how far they are, as a line."""
+        total, left = len(self.trials), len(self.left)
+        return f"{self.folder}: {amount(total, 'cell')}, {total - left} done, {left} to do{self.early_ends}"
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -108,6 +108,8 @@ class SpikePolicy:
         if not searching or self._in_a_row > SKIPS_ALLOWED["fp16"]:
             self._record(step, problem)
         too_many = self._in_a_row > SKIPS_ALLOWED["fp16" if searching else "guard"]
+        if too_many and action != "raise" and self.engine.groups.rank == 0:  # else the spike's event says so
+            self.run_dir.add_event("diverged", step=step, problem=f"{problem} ({self._in_a_row} steps in a row)")
         if too_many or (action == "raise" and not searching):
             raise TrainingError(self._explanation(step, problem))
         if action == "rollback" and not searching:

@@ -1,7 +1,7 @@
 """A stand-in for `finetune` that leaves what a real trial leaves, in a fraction of its time, and misbehaves on request.
 
-What a trial does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "refuse", "lose" or
-"wait".
+What a trial does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "diverge",
+"refuse", "lose" or "wait".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError
+from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load, to_yaml
@@ -46,6 +46,9 @@ def finetune(config: Config) -> int:
     run_dir.add_event("started", step=0)
     if behaviour == "refuse":
         raise ConfigError("task.max_length=3 is too short")
+    if behaviour == "diverge":
+        run_dir.add_event("spike", step=2, action="raise", problem="the loss is not finite")
+        raise TrainingError("step 2: the loss is not finite; lower optimizer.lr")
     if behaviour == "fail" or (behaviour == "fail once" and not tries):
         raise RuntimeError("out of luck")
     while behaviour == "wait" and (run_dir.path.parents[2] / "hold").exists():

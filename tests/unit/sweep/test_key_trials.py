@@ -50,6 +50,28 @@ def test_a_trial_that_lost_the_end_of_its_metrics_is_not_done(kept: int, tmp_pat
     assert (trial.done, trial.score) == (True, ("held-out loss", None))
 
 
+def test_a_trial_that_diverged_is_done_and_has_no_score(tmp_path: Path) -> None:
+    """Its last loss before it diverged would be compared with the others' last ones."""
+    own = ["run.name=lr", f"run.dir={tmp_path}"]
+    sweep = make_key_sweep(["optimizer.lr=1e-3,9"], lambda words: load([], [*own, *words]), None, None)
+    good, bad = sweep.trials
+    for trial, last in ((good, 20), (bad, 10)):
+        trial.run_dir.create()
+        trial.run_dir.add_event("started", step=0)
+        lines = [{"kind": kind, "step": last, "loss": 3.0, "step_seconds": 0.1} for kind in ("train", "eval")]
+        trial.run_dir.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    good.run_dir.done.write_text('{"step": 20}')
+    bad.run_dir.add_event("spike", step=11, action="skip", problem="the loss is not finite")
+    assert not bad.done, "it was skipped"
+    bad.run_dir.add_event("diverged", step=16, problem="the loss is not finite (6 steps in a row)")
+    assert (sweep.left, bad.score) == ([], ("held-out loss", None))
+    assert bad.result == "diverged: step 16: the loss is not finite (6 steps in a row)"
+    assert [(row["outcome"], row["held-out loss"]) for row in sweep.rows()] == [("done", "3.0000"), ("diverged", "")]
+    assert list(sweep.table())[-1].endswith("2 cells, 2 done, 0 to do, 1 diverged")
+    bad.run_dir.add_event("started", step=0)
+    assert sweep.left == [bad], "somebody started it again"
+
+
 def test_losses_of_other_held_out_rows_are_not_compared() -> None:
     def configure(words: Sequence[str]) -> Config:
         return load([], ["run.name=lr", *words])

@@ -84,6 +84,35 @@ def test_a_cell_that_fails_is_tried_again_and_then_left(tmp_path: Path, capsys: 
     assert "failed" not in (sweep.folder / "table.md").read_text()
 
 
+def test_a_cell_that_diverged_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would diverge again: how it ended is its result."""
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    behave(sweep, rte="diverge")
+    assert run_with_reports(sweep, 1) == 0
+    assert events(sweep, "failed") == []
+    said = capsys.readouterr().err
+    assert "rte, full, seed 1: diverged: step 2: the loss is not finite" in said
+    assert f"{sweep.folder}: all cells are done, 2 diverged\n" in said
+    assert "2 of 4 cells are done, from nowhere; 2 diverged.\n" in (sweep.folder / "table.md").read_text()
+    page = (sweep.folder / "study.html").read_text()
+    assert "<td>rte/full/seed-1</td><td>step 2: the loss is not finite</td>" in page
+    assert 'http-equiv="refresh"' not in page, "nothing will be added to it"
+    assert [line.split()[0] for line in sweep.table()][:4] == ["done", "done", "diverged", "diverged"]
+    behave(sweep)
+    assert run(sweep, 1) == 0
+    assert len(events(sweep, "done")) == 4, "nothing ran twice"
+
+
+def test_a_model_that_others_need_is_not_tried_again_where_it_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    monkeypatch.setattr(type(sweep.trials[0]), "done", property(lambda trial: trial.run_dir.done.exists()))
+    behave(sweep, rte="diverge")
+    assert run(sweep, 1) == 1
+    assert [event["again"] for event in events(sweep, "failed")] == [False, False]
+
+
 def test_what_a_person_must_mend_is_not_tried_again(tmp_path: Path) -> None:
     sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
     behave(sweep, rte="refuse")

@@ -42,6 +42,14 @@ def test_a_cell_that_has_not_ended_lost_nothing(state: str) -> None:
     assert best([(1e-3, DONE, 4.0), (1e-3, DONE, 4.1), (2e-3, DONE, 3.5), (2e-3, state, None)]) == {2e-3}
 
 
+def test_what_ended_early_is_counted(tmp_path: Path) -> None:
+    sweep = ScalingSweep(read(tmp_path), small(tmp_path), find_machine("cpu"))
+    for trial, event in zip(sweep.trials, ("done", "diverged", "spike", "dominated", "failed"), strict=False):
+        finish(trial, 3.0, None if event == "done" else trial.steps - 1)
+        trial.run_dir.add_event(event, step=1, action="raise", problem="too high", reason="far behind")
+    assert sweep.early_ends == ", 2 diverged, 1 dominated"
+
+
 def test_a_table_has_no_loss_beside_numbers_of_another_configuration(tmp_path: Path) -> None:
     """`collect` with a changed study or other keys wrote N, D or rates that its cells did not run with."""
 

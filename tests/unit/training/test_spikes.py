@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.rundir import RunDir, read_jsonl, why_diverged
 from gpt1_ds.config import load
 from gpt1_ds.config.sections import GuardConfig
 from gpt1_ds.training.spike_policy import NORM_NOT_FINITE, SpikePolicy, Window, divergence, extended, spike
@@ -94,3 +95,20 @@ def test_what_is_left_is_said(saved: bool, says: str, tmp_path: Path) -> None:
     engine: Any = SimpleNamespace(groups=SimpleNamespace(gather=lambda mine: [mine]), micro_losses=[])
     policy = SpikePolicy(load([], []), engine, run_dir, nothing, nothing)
     assert f"; {says}. " in policy._explanation(7, "the loss is not finite")
+
+
+@pytest.mark.parametrize(("action", "ends"), [("skip", 6), ("rollback", 6), ("raise", 1)])
+def test_a_run_that_cannot_leave_a_spike_says_that_it_diverged(action: str, ends: int, tmp_path: Path) -> None:
+    groups = SimpleNamespace(rank=0, gather=lambda mine: [mine])
+    engine: Any = SimpleNamespace(groups=groups, micro_losses=[], filter_updates=lambda rejects: None)
+    shape: Any = SimpleNamespace(global_batch=1, rows=lambda: [])
+    policy = SpikePolicy(
+        load([], [f"guard.on_spike={action}"]), engine, RunDir(tmp_path), lambda _: shape, lambda *_: []
+    )
+    for step in range(1, ends):
+        policy.answer(step, "the loss is not finite")
+        assert why_diverged(list(read_jsonl(tmp_path / "events.jsonl"))) == ""
+    with pytest.raises(TrainingError, match="the loss is not finite"):
+        policy.answer(ends, "the loss is not finite")
+    found = why_diverged(list(read_jsonl(tmp_path / "events.jsonl")))
+    assert found == f"step {ends}: the loss is not finite{' (6 steps in a row)' if ends > 1 else ''}"
