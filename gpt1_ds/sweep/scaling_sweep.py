@@ -348,7 +348,8 @@ class ScalingSweep(Sweep):
         yield from (f"warning: {warning}" for warning in warnings(self.trials))
 
     def status(self) -> Iterator[str]:
-        """How far every trial is, and how many have which outcome."""
+        """How far every trial is, and how many have which outcome. Raises ConfigError as `collect` does."""
+        self.check_configurations()
         wide = max(len(trial.name) for trial in self.trials)
         yield f"{'cell':<{wide}}  {'N':>6}{'D':>8}  {'outcome':<10}{'step':>14}  {'loss':>7}  {'time':<12}"
         ended: Counter[str] = Counter()

@@ -51,7 +51,7 @@ def test_what_ended_early_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_table_has_no_loss_beside_numbers_of_another_configuration(tmp_path: Path) -> None:
-    """`collect` with a changed study or other keys wrote N, D or rates that its cells did not run with."""
+    """`collect` and `status` with a changed study or other keys told N, D or rates that its cells did not run with."""
 
     def sweep(**changed: Any) -> ScalingSweep:
         study = read(tmp_path, **changed)
@@ -62,8 +62,11 @@ def test_a_table_has_no_loss_beside_numbers_of_another_configuration(tmp_path: P
     finish(trial, 3.0)
     trial.run_dir.config.write_text(to_yaml(trial.config))
     assert collect(ran)[0]["loss"] == 3.0
+    assert any(trial.name in line and "3.0000" in line for line in ran.status())
     before = (ran.folder / "results.csv").read_text()
     for changed in ({"learning_rate": {"value": 1e-2}}, {"overrides": {**STUDY["overrides"], "model.ffn": 256}}):
         with pytest.raises(ConfigError, match=rf"{trial.name} ran with .*, and the study now says .*; set it back"):
             collect(sweep(**changed))
+        with pytest.raises(ConfigError, match=rf"{trial.name} ran with .*, and the study now says .*; set it back"):
+            list(sweep(**changed).status())
     assert (ran.folder / "results.csv").read_text() == before
