@@ -337,7 +337,7 @@ MOST_PANELS = 8
 
 
 def training_curves(study: ScalingResults, sizes: SizeColours) -> Drawing:
-    """Held-out loss against tokens of every cell that has a run folder, diverged ones in red."""
+    """Held-out loss against tokens of every cell that has a run folder, diverged ones in red, which do not scale it."""
     curves = {cell: curve for cell in study.cells if (curve := list(_curve(study, cell)))}
     drawn = {cell: curve for cell, curve in curves.items() if len(curve) > 1 or cell.outcome == DIVERGED}
     if not drawn:
@@ -348,20 +348,21 @@ def training_curves(study: ScalingResults, sizes: SizeColours) -> Drawing:
     for arm in list(panels)[MOST_PANELS:]:
         panels["other arms"] += panels.pop(arm)
     figure, places = figures.subplots(len(panels), width=4.0 if len(panels) > 1 else 7.0, height=3.2)
-    most = max(POINTS // len(drawn), 10)
     tokens, losses = zip(*(point for curve in drawn.values() for point in curve), strict=True)
+    calm = [loss for cell in drawn if cell.outcome != DIVERGED for _, loss in drawn[cell]]
+    top = 1.03 * max(calm or losses)
     for axes, (arm, cells) in zip(places, panels.items(), strict=True):
         for cell in cells:
-            curve = figures.spread(drawn[cell], most)
+            curve = figures.spread(drawn[cell], max(POINTS // len(drawn), 10))
             colour = "crimson" if cell.outcome == DIVERGED else sizes(cell.n)
             axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1, alpha=0.8)
             if cell.outcome == DIVERGED:
-                axes.plot(*curve[-1], zorder=5, **figures.CROSS)
-        axes.set(xlim=(min(tokens) / 1.2, max(tokens) * 1.2), ylim=(min(losses) / 1.03, max(losses) * 1.03))
+                axes.plot(curve[-1][0], min(curve[-1][1], top), zorder=5, clip_on=False, **figures.CROSS)
+        axes.set(xlim=(min(tokens) / 1.2, max(tokens) * 1.2), ylim=(min(losses) / 1.03, top))
         figures.finish_loss(axes, "tokens trained on so far", arm, named=False)
     sizes.legend(figure, drawn)
     text = "Held-out loss while training, of every cell whose run folder is here, a panel per arm of the study."
-    text += " Red, to its last finite value: diverged." if any(cell.outcome == DIVERGED for cell in drawn) else ""
+    text += " Red, to its last finite value (at the top edge: above it): diverged." if len(calm) < len(losses) else ""
     return Drawing(figure, text, drawn)
 
 

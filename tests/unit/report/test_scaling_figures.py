@@ -220,6 +220,28 @@ def test_every_cell_that_ran_has_its_curve(study: ScalingResults) -> None:
     assert [list(mark.get_xydata()[0]) for mark in marks] == [list(one.get_xydata()[-1]) for one in red]
 
 
+def test_a_cell_that_diverged_does_not_hide_the_curves_of_the_others(tmp_path: Path) -> None:
+    text = "cell,arm,n,d,loss,outcome,run\n"
+    losses = {"good": (8.0, 6.0, 5.0), "far": (8.0, 7.0, 9000.0), "near": (8.0, 6.0, 8.1)}
+    for cell, values in losses.items():
+        run, outcome = tmp_path / cell, "done" if cell == "good" else "diverged"
+        run.mkdir()
+        other = {"kind": "eval", "perplexity": 1.0, "bits_per_byte": 1.0}
+        lines = [{**other, "step": n, "tokens": 100 * n, "loss": loss} for n, loss in enumerate(values, 1)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        text += f"{cell},ladder,1e6,300,{values[-1] if outcome == 'done' else ''},{outcome},{run}\n"
+    (tmp_path / "results.csv").write_text(text)
+    figures.set_up()
+    study = read_scaling_results(tmp_path)
+    drawing = training_curves(study, SizeColours(study))
+    (axes,) = drawing.figure.axes
+    low, top = axes.get_ylim()
+    assert (low, top) == pytest.approx((5 / 1.03, 8 * 1.03))
+    marks = [list(one.get_xydata()[0]) for one in axes.lines if one.get_marker() == "x"]
+    assert sorted(marks) == [[300, 8.1], [300, pytest.approx(top)]]
+    assert drawing.text.endswith("(at the top edge: above it): diverged.")
+
+
 def test_a_size_has_one_colour_everywhere(study: ScalingResults) -> None:
     sizes = SizeColours(study)
     colours = {sizes(cell.n) for cell in study.cells if cell.kind == "ladder"}
