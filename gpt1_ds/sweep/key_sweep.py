@@ -7,22 +7,25 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.config.unread import unread
-from gpt1_ds.scaling.tables import DIVERGED, write_table
+from gpt1_ds.scaling.tables import DIVERGED, read_table, write_table
 from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses, is_cut
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.registry import kind_of
 from gpt1_ds.tracking.record import of_run, read_entries
+from gpt1_ds.training import claim
 
 OWN_KEYS = ("run.name", "run.dir", "run.share", SAMPLE)  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from", "checkpoint.positions")
 NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
+RESULTS = "results.csv"
 Values = tuple[tuple[str, str], ...]  # (key, value) of a trial
 
 
@@ -74,6 +77,18 @@ class KeySweep(Sweep):
     def describe(self) -> dict[str, Any]:
         return {"name": self.study.name, "cells": [dict(trial.values) for trial in self.trials]}
 
+    def check(self) -> None:
+        """Raise UserError also where another sweep of this name has run, whose results.csv this one would replace."""
+        super().check()
+        file, own = self.folder / RESULTS, {trial.run_dir.path.name for trial in self.trials}
+        listed = [Path(row.text("run")).name for row in read_table(file, ["run"])] if file.exists() else []
+        others = [name for name in listed if name not in own and claim.has_record(RunDir(self.folder / name))]
+        if others:
+            raise ConfigError(
+                f"--sweep: {file} also has {', '.join(others)}, which this sweep would leave out; sweep all values at "
+                "once, choose another run.name, or remove these run folders"
+            )
+
     def rows(self) -> Iterator[dict[str, str]]:
         """A row per trial: its values, how far it is, its score, its folder."""
         failed: dict[str, str] = {}
@@ -101,7 +116,7 @@ class KeySweep(Sweep):
     def write(self) -> None:
         """results.csv in the sweep's folder."""
         rows = list(self.rows())
-        write_table(self.folder / "results.csv", dict.fromkeys(name for row in rows for name in row), rows)
+        write_table(self.folder / RESULTS, dict.fromkeys(name for row in rows for name in row), rows)
 
 
 class PretrainingKeys(KeySweep):

@@ -10,7 +10,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.config import Config, load
-from gpt1_ds.sweep.key_sweep import make_key_sweep
+from gpt1_ds.sweep.key_sweep import KeySweep, make_key_sweep
 
 
 def test_trackers_show_the_sweep_and_its_values() -> None:
@@ -70,6 +70,28 @@ def test_a_trial_that_diverged_is_done_and_has_no_score(tmp_path: Path) -> None:
     assert list(sweep.table())[-1].endswith("2 cells, 2 done, 0 to do, 1 diverged")
     bad.run_dir.add_event("started", step=0)
     assert sweep.left == [bad], "somebody started it again"
+
+
+def test_a_sweep_does_not_replace_the_results_of_another(tmp_path: Path) -> None:
+    def sweep(values: str) -> KeySweep:
+        own = ["run.name=lr", f"run.dir={tmp_path}"]
+        return make_key_sweep([f"optimizer.lr={values}"], lambda words: load([], [*own, *words]), None, None)
+
+    first = sweep("1e-3,1e-2")
+    first.check()
+    for trial in first.trials:
+        trial.run_dir.create()
+    first.trials[0].run_dir.done.write_text('{"step": 20}')
+    first.write()
+    with pytest.raises(ConfigError) as caught:
+        sweep("3e-3").check()
+    said = (
+        f"--sweep: {first.folder}/results.csv also has lr-1e-3, which this sweep would leave out; sweep all values at"
+    )
+    assert list(caught.value.problems) == [f"{said} once, choose another run.name, or remove these run folders"]
+    sweep("1e-3,3e-3").check()  # of 1e-2 nothing was learned
+    first.trials[0].run_dir.done.unlink()
+    sweep("3e-3").check()
 
 
 def test_losses_of_other_held_out_rows_are_not_compared() -> None:
