@@ -100,8 +100,7 @@ class _Runner:
 
     def run(self) -> int:
         total, waiting = len(self.sweep.trials), len(self.waiting)
-        cells = amount(total, "cell")
-        self._say(f"{self.sweep.folder}: {cells}, {total - waiting} done, {waiting} to do, {self.jobs} at a time")
+        self._say(f"{self.sweep.totals}, {self.jobs} at a time")
         self.folder.add_event("started", cells=total, done=total - waiting, jobs=self.jobs)
         self.update()
         if self.waiting:
