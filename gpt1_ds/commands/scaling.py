@@ -323,7 +323,7 @@ def _report(options: argparse.Namespace) -> int:
     from gpt1_ds.report.scaling_page import write_scaling_report
     from gpt1_ds.sweep.scaling_trials import study_folder
 
-    print(write_scaling_report(study_folder(options.study)))
+    print(write_scaling_report(study_folder(options.study, options.overrides)))
     return 0
 
 

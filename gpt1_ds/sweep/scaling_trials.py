@@ -146,12 +146,15 @@ def base_config(study: ScalingStudy, overrides: Sequence[str]) -> Config:
     return trained_config(load(study.base, words), study.base, words)
 
 
-def study_folder(name: str) -> Path:
-    """The folder of the study in the file `name`, or `name` itself where it is a folder."""
+def study_folder(name: str, overrides: Sequence[str] = ()) -> Path:
+    """The folder of the study in the file `name`, run with the command line's `overrides`, or `name` itself where it is
+    a folder. Raises ConfigError.
+    """
     if Path(name).is_dir():
+        ConfigError.raise_all(f"{word}: {name} is a folder, whose cells have run; leave it out" for word in overrides)
         return Path(name)
     study = load_scaling(name)
-    return Path(base_config(study, []).run.dir) / study.name
+    return Path(base_config(study, overrides).run.dir) / study.name
 
 
 class _Maker:

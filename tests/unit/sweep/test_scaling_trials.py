@@ -17,7 +17,7 @@ from gpt1_ds.config.load import SHIPPED
 from gpt1_ds.sweep.pretraining_trials import PretrainingTrial
 from gpt1_ds.sweep.scaling_study import load_scaling
 from gpt1_ds.sweep.scaling_sweep import rows, unidentified, warnings
-from gpt1_ds.sweep.scaling_trials import make_trials
+from gpt1_ds.sweep.scaling_trials import make_trials, study_folder
 from gpt1_ds.training.schedule import learning_rate
 from tests.helpers.scaling_trials import LADDER, STUDY, finish, read, small
 
@@ -270,3 +270,12 @@ def test_a_branch_outlives_a_trunk_that_ended_after_it(tmp_path: Path) -> None:
     shutil.rmtree(trunk.run_dir.checkpoints)
     now = by_name(tmp_path, schedule="wsd")["l2w32-32K-seed1"]
     assert (now.trunk, now.ready, now.record.outcome) == (None, True, "waiting")
+
+
+def test_the_folder_of_a_study_is_that_of_the_keys_it_ran_with(tmp_path: Path) -> None:
+    read(tmp_path)
+    assert study_folder(str(tmp_path / "small.yaml"), ["run.dir=elsewhere"]) == Path("elsewhere/small")
+    assert study_folder(str(tmp_path / "small.yaml")) == Path("runs/small")
+    assert study_folder(str(tmp_path)) == tmp_path
+    with pytest.raises(ConfigError, match=r"run.dir=elsewhere: .* is a folder, whose cells have run; leave it out"):
+        study_folder(str(tmp_path), ["run.dir=elsewhere"])
