@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import sha256_file
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.scaling.points import NEEDED
 from gpt1_ds.scaling.predict import Fit, read_fit
@@ -157,7 +156,7 @@ def read_scaling_results(folder: Path) -> ScalingResults:
         convention=CONVENTIONS.get(counts, counts),
         schedule=schedules(rows) or "not recorded",
         flops_given=all(row.text("flops") for row in rows),
-        stale=law is not None and _is_stale(law.record, path),
+        stale=law is not None and law.is_stale,
     )
 
 
@@ -198,11 +197,3 @@ def _score(row: CsvRow) -> DownstreamScore | None:
         return None
     beside = row.number("control"), row.number("chance")
     return DownstreamScore(row.name, row.text("task"), row.text("metric"), flops, value, *beside)
-
-
-def _is_stale(fit: Mapping[str, Any], results: Path) -> bool:
-    """Whether the fit says it was made from a results.csv that is not this one."""
-    data = fit.get("data") or {}
-    if Path(str(data.get("file", ""))).name != results.name or "sha256" not in data:
-        return False
-    return bool(data["sha256"] != sha256_file(results))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.files import sha256_file
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import interval
 from gpt1_ds.scaling.laws import MOST_TOKENS, compute_optimal, frontier, predicted_loss, tokens_for
@@ -28,6 +29,7 @@ class Fit:
     values: Mapping[str, float]
     samples: Mapping[str, Floats]
     record: Mapping[str, Any]
+    is_stale: bool = False  # the results.csv beside it is not the one that was fitted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +51,18 @@ def read_fit(file: Path) -> Fit:
             raise DataError(f"{file}: format {record['format']} is newer than 1; use a newer gpt1-ds")
         samples = {name: np.array(draws) for name, draws in record["bootstrap"]["samples"].items()}
         values = {name: float(record[name]) for name in NAMES if name in record}
-        return Fit(record["form"], values, samples, record)
+        return Fit(record["form"], values, samples, record, _is_stale(file, record.get("data") or {}))
     except FileNotFoundError:
         raise DataError(f"{file}: is not here; make it with gpt1-ds scaling fit") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file}: is no fit.json of scaling fit ({error!r}); make it again") from None
+
+
+def _is_stale(file: Path, data: Mapping[str, Any]) -> bool:
+    results = file.with_name("results.csv")
+    if Path(str(data.get("file", ""))).name != results.name or "sha256" not in data or not results.exists():
+        return False
+    return bool(data["sha256"] != sha256_file(results))
 
 
 def predict_with(fit: Fit, question: Query) -> dict[str, Any]:
@@ -94,6 +103,8 @@ def predict_with(fit: Fit, question: Query) -> dict[str, Any]:
             result["epoch"] = _another_epoch(fit, n, d, question.u, warnings)
         result["extrapolation"] = checks.outside(result, fit.record["range"])
         warnings += checks.far(result, fit.record["range"])
+    if fit.is_stale:
+        warnings.append("the fit is of another results.csv than the one beside it; make it again with scaling fit")
     warnings += fit.record["warnings"]
     return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,17 @@ def test_returns_of_repetition_without_intervals(
     assert "no row is left to judge the law by" in capsys.readouterr().err
     assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *words, "--seed", "-1"]) == 2
     assert "--seed=-1: must be 0 or more" in capsys.readouterr().err
+
+
+def test_a_fit_of_an_earlier_results_csv_says_so(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(study, copy)
+    said = "the fit is of another results.csv than the one beside it; make it again with scaling fit"
+    words = ("--params", "1e8", "--tokens", "1e10")
+    assert said not in predict(copy, capsys, *words)["warnings"]
+    (copy / "results.csv").write_text("".join((study / "results.csv").read_text().splitlines(keepends=True)[:-1]))
+    assert said in predict(copy, capsys, *words)["warnings"]
+    (copy / "results.csv").unlink()
+    assert said not in predict(copy, capsys, *words)["warnings"]
