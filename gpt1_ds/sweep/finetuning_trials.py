@@ -29,6 +29,7 @@ from gpt1_ds.data.sources import needs_embedded_corpus
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.scaling.tables import DIVERGED
 from gpt1_ds.sweep.finetuning_study import (
+    OWN_KEYS,
     PRETRAINED,
     SOURCE,
     STEP,
@@ -38,6 +39,7 @@ from gpt1_ds.sweep.finetuning_study import (
     named_last,
 )
 from gpt1_ds.sweep.pretraining_trials import Folders
+from gpt1_ds.sweep.study_file import refuse_keys
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.base import ControlAnswers, Task, hash_examples
 from gpt1_ds.tasks.encoding import fitted, symbol_roles
@@ -219,6 +221,7 @@ def make_sweep(
 
     Raises ConfigError naming every problem of every trial's configuration.
     """
+    refuse_keys(OWN_KEYS, overrides)
     transfer = study.layer_transfer or LayerTransfer()
     rows = {name: _begun(own, pretrained or {}, study.seeds[0]) for name, own in study.rows.items()}
     table = _configurations(study, configure, overrides, rows, study.columns)

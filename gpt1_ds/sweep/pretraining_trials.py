@@ -12,8 +12,9 @@ from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.text import decimals
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
-from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
+from gpt1_ds.sweep.finetuning_study import OWN_KEYS, PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
 from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
+from gpt1_ds.sweep.study_file import refuse_keys
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 
 FOLDER = PRETRAINED
@@ -94,6 +95,7 @@ def make_pretraining(
 
     Raises ConfigError naming every problem of every configuration.
     """
+    refuse_keys(OWN_KEYS, overrides)
     common = [override for override in (*study.overrides, *overrides) if override.startswith(("run.", "slurm."))]
     configs: dict[str, Config] = {}
     problems: list[str] = []

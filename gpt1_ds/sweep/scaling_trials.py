@@ -24,7 +24,8 @@ from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY
 from gpt1_ds.scaling.tables import DIVERGED, DOMINATED, DONE, FAILED, WAITING
 from gpt1_ds.sweep import outcome
-from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy, load_scaling
+from gpt1_ds.sweep.scaling_study import OWN_KEYS, Arm, ScalingStudy, load_scaling
+from gpt1_ds.sweep.study_file import refuse_keys
 from gpt1_ds.sweep.trial import Trial
 from gpt1_ds.training import resume
 from gpt1_ds.training.configuration import trained_config
@@ -140,7 +141,8 @@ def make_trials(
 
 
 def base_config(study: ScalingStudy, overrides: Sequence[str]) -> Config:
-    """What all trials have in common."""
+    """What all trials have in common. Raises ConfigError for `overrides` of what the study says of each."""
+    refuse_keys(OWN_KEYS, overrides)
     sizes = [f"model.layers={study.arms[0].layers[0]}", f"model.width={study.head_width}", "model.heads=1"]
     words = [*study.overrides, *overrides, *sizes]
     return trained_config(load(study.base, words), study.base, words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,14 @@ def read_study(kind: type[T], name: str, typed: Callable[[str, Any], Any]) -> T:
         study = replace(study, name=Path(layer.origin).stem)
     ConfigError.raise_all(f"{layer.origin}: {problem}" for problem in study.problems())
     return study
+
+
+def refuse_keys(own: Collection[str], overrides: Sequence[str]) -> None:
+    """Raise ConfigError for the command line's `overrides` of keys that a study sets itself."""
+    keys = (override.partition("=")[0] for override in overrides)
+    ConfigError.raise_all(
+        f"{key} is set by the study for every cell; leave it out" for key in dict.fromkeys(keys) if key in own
+    )
 
 
 def jobs_at_a_time(study: StudySettings, asked: int | None) -> int:

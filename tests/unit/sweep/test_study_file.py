@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import load
 from gpt1_ds.config.load import SHIPPED
 from gpt1_ds.sweep.finetuning_study import TABLE_5, FinetuningStudy, StudyTask, folder_name, load_study
+from gpt1_ds.sweep.pretraining_trials import make_pretraining
+from gpt1_ds.sweep.scaling_trials import make_trials
+from tests.helpers.finetuning_trials import FILE, planned
+from tests.helpers.scaling_trials import DATA_TOKENS, VOCABULARY
+from tests.helpers.scaling_trials import read as small_study
 
 
 def read(folder: Path, text: str) -> FinetuningStudy:
@@ -233,3 +239,17 @@ def test_a_learning_curve_is_a_column_for_each_number(tmp_path: Path) -> None:
     assert study.tasks[1].overrides == ["task.path=d", "task.train_examples=1000", "train.epochs=6"]
     told = refused(tmp_path, "checkpoint: runs/x\ntasks: [{preset: finetune/rte, examples: [100]}]\n")
     assert "is no mapping of numbers to epochs" in told[0]
+
+
+def test_the_command_line_does_not_set_what_a_study_sets(tmp_path: Path) -> None:
+    """They changed nothing, without a word."""
+    said = [f"{key} is set by the study for every cell; leave it out" for key in ("run.seed", "run.name")]
+    words = ["run.seed=7", "train.steps=3", "run.name=x"]
+    with pytest.raises(ConfigError) as caught:
+        planned(tmp_path, FILE, *words)
+    assert list(caught.value.problems) == said
+    with pytest.raises(ConfigError) as caught:
+        make_pretraining(load_study(str(tmp_path / "s.yaml")), load, words)
+    assert list(caught.value.problems) == said
+    with pytest.raises(ConfigError, match=r"train.steps is set by the study for every cell; leave it out"):
+        make_trials(small_study(tmp_path), words, VOCABULARY, DATA_TOKENS)
