@@ -76,9 +76,9 @@ class Trial(ABC):
 
     def differences(self) -> Iterator[str]:
         """What its run folder was made with, where that is not what the study now says; one in which no run took a step
-        belongs to nobody.
+        belongs to nobody, unless it diverged there.
         """
-        if self.run_dir.config.exists() and claim.has_record(self.run_dir):
+        if self.run_dir.config.exists() and (claim.has_record(self.run_dir) or self.divergence):
             before = load_recorded(self.run_dir.config)
             for key, (old, new) in resume.changes(before, self.config).items():
                 if self.must_keep(key):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.config import Config, load
-from gpt1_ds.sweep.key_sweep import KeySweep, make_key_sweep
+from gpt1_ds.config import Config, load, to_yaml
+from gpt1_ds.sweep.key_sweep import KeySweep, KeyTrial, make_key_sweep
 
 
 def test_trackers_show_the_sweep_and_its_values() -> None:
@@ -70,6 +70,24 @@ def test_a_trial_that_diverged_is_done_and_has_no_score(tmp_path: Path) -> None:
     assert list(sweep.table())[-1].endswith("2 cells, 2 done, 0 to do, 1 diverged")
     bad.run_dir.add_event("started", step=0)
     assert sweep.left == [bad], "somebody started it again"
+
+
+def test_a_trial_that_diverged_before_its_first_line_is_of_its_configuration(tmp_path: Path) -> None:
+    """It would stand for a run with other values."""
+
+    def trial(*more: str) -> KeyTrial:
+        own = ["run.name=lr", f"run.dir={tmp_path}", *more]
+        return make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None).trials[0]
+
+    ran = trial("optimizer.lr=9")
+    ran.run_dir.create()
+    ran.run_dir.config.write_text(to_yaml(ran.config))
+    ran.run_dir.add_event("started", step=0)
+    assert list(trial("optimizer.lr=1").differences()) == [], "no run took a step there"
+    ran.run_dir.add_event("spike", step=1, action="raise", problem="the loss is not finite")
+    assert list(ran.differences()) == []
+    (said,) = trial("optimizer.lr=1").differences()
+    assert "ran with optimizer.lr=9.0, and the study now says 1.0; set it back" in said
 
 
 def test_a_sweep_does_not_replace_the_results_of_another(tmp_path: Path) -> None:
