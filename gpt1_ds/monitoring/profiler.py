@@ -210,6 +210,19 @@ ALLOCATIONS = 200_000  # the last of a rank's GPU that a snapshot of its memory 
 Pause = Callable[[], AbstractContextManager[None]]  # stops the clock that times steps
 
 
+def window_note(train: TrainConfig, done: int, steps: int) -> str | None:
+    """Says which steps of `train.profile` a run of `steps` that has `done` some does not come to; None where there are
+    none.
+    """
+    asked = train.profiled
+    left = range(max(asked.start, done + 1), min(asked.stop, steps + 1))
+    if not asked or left == asked:
+        return None
+    why = f"ends with step {steps}" if asked.stop > steps + 1 else f"continues after step {done}"
+    what = f"steps {left[0]} to {left[-1]} are" if left else "nothing is"
+    return f"train.profile={train.profile}: the run {why}; {what} profiled"
+
+
 class Request(Protocol):
     """A person's wish for a profile, the same on all ranks."""
 
@@ -238,8 +251,6 @@ class Profile:
         self.train, self.window, self.run_dir, self.folder = train, train.profiled, run_dir, run_dir.profile
         self.engine, self.groups, self.watchdog, self.pause = engine, engine.groups, watchdog, pause
         self._recording: _Recording | None = None
-        if self.groups.rank == 0 and self.window and self.window.start > steps:
-            log.say(f"train.profile={train.profile}: the run ends with step {steps}; nothing is profiled")
 
     def at(self, step: int) -> None:
         """Step `step` begins, and with it, perhaps, the recording; or the one before it was the last."""

@@ -26,7 +26,7 @@ from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.model import products
 from gpt1_ds.model.build import compiles
 from gpt1_ds.monitoring import stragglers
-from gpt1_ds.monitoring.profiler import Profile
+from gpt1_ds.monitoring.profiler import Profile, window_note
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, restarts, resume, trackers
 from gpt1_ds.training.batches import Batches
@@ -154,8 +154,12 @@ def _build(
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
         log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
-        warmup = warmup_note(config.schedule, workload.steps)
-        notes = (warmup, products.note(config.train.precision, engine.device), _lack_of_space(run_dir, config))
+        notes = (
+            warmup_note(config.schedule, workload.steps),
+            products.note(config.train.precision, engine.device),
+            _lack_of_space(run_dir, config),
+            window_note(config.train, state.step, workload.steps),
+        )
         for note in (*filter(None, notes), *steps.watch.omissions()):
             log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)

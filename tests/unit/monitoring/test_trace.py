@@ -12,6 +12,7 @@ import torch
 from torch.profiler import profile
 
 from gpt1_ds.common.errors import UserError
+from gpt1_ds.config.sections import TrainConfig
 from gpt1_ds.monitoring import profiler
 from gpt1_ds.monitoring import profiler as room
 from gpt1_ds.monitoring.profiler import Event
@@ -135,3 +136,24 @@ def test_own_time_is_what_nothing_inside_takes() -> None:
     found = {one.name: (one.calls, round(one.seconds * 1e9)) for one in profiler.operators(events, [])}
     own = {profiler.OUTSIDE: (1, 40), "outer": (1, 20), "inner": (2, 30), "elsewhere": (1, 50), "late": (1, 10)}
     assert found == own
+
+
+@pytest.mark.parametrize(
+    ("done", "steps", "told"),
+    [
+        (0, 8, None),
+        (0, 4, None),
+        (0, 3, "the run ends with step 3; steps 3 to 3 are profiled"),
+        (0, 2, "the run ends with step 2; nothing is profiled"),
+        (2, 8, None),
+        (3, 8, "the run continues after step 3; steps 4 to 4 are profiled"),
+        (4, 8, "the run continues after step 4; nothing is profiled"),
+    ],
+)
+def test_steps_that_the_run_does_not_come_to_are_said(done: int, steps: int, told: str | None) -> None:
+    note = profiler.window_note(TrainConfig(profile="3:5"), done, steps)
+    assert note == (told and f"train.profile=3:5: {told}")
+
+
+def test_a_run_without_a_window_says_nothing_of_it() -> None:
+    assert profiler.window_note(TrainConfig(), 0, 8) is None
