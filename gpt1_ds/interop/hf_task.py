@@ -400,7 +400,14 @@ def _order(
     return spec.labels, tuple(found.index(one) for one in spec.labels), ()
 
 
-def length_limit_of(values: Mapping[str, Any], context: int) -> int | None:
-    """Tokens of a sequence, by the `tokenizer_config.json` with these `values`; None: the context."""
+def length_limit_of(values: Mapping[str, Any], context: int) -> tuple[int | None, tuple[str, ...]]:
+    """Returns the tokens of a sequence, by the `tokenizer_config.json` with these `values`, None for the context; and a
+    remark where they name a limit that no task can have.
+    """
     given = values.get("model_max_length")
-    return given if type(given) is int and SHORTEST <= given < context else None
+    if given is None or (isinstance(given, (int, float)) and given >= context):  # 1e30 stands for no limit
+        return None, ()
+    if type(given) is int and given >= SHORTEST:
+        return given, ()
+    remark = f"the model_max_length {given!r:.40} of its tokenizer is left out: a task needs {SHORTEST} tokens or more"
+    return None, (f"{remark}, and texts are cut at the model's {context}",)

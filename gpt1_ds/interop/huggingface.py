@@ -219,7 +219,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     shapes = {family.short(name): one.shape for header in wanted.values() for name, one in header.items()}
     head = shapes.get(family.head_weight or "")
     tokenizer_config = external.read_optional(source, TOKENIZER_CONFIG)
-    limit = length_limit_of(tokenizer_config, model.context)
+    limit, unread = length_limit_of(tokenizer_config, model.context)
     tuned = None
     if task != hf_task.NONE:
         tuned = read_classifier(settings, family, model, head[0] if head else None, task, limit)
@@ -232,7 +232,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     _check(source, wanted, family, parts, facts)
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
     if tuned is not None:
-        weights, remarks = tuned.ordered(weights), [*remarks, *tuned.remarks]
+        weights, remarks = tuned.ordered(weights), [*remarks, *tuned.remarks, *unread]
         if tuned.head.is_value and (function := sentence_folder.after_score(source, settings.values)):
             remarks.append(
                 f"a score is the output of its head: the {function} that CrossEncoder applies to it is left out"

@@ -471,6 +471,14 @@ def test_an_encoder_without_its_head(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(found_SBD.transpose(0, 1), wanted_BSD, rtol=0, atol=1e-5)
 
 
+def test_a_limit_too_small_for_a_task_is_said(tmp_path: Path) -> None:
+    bert(tmp_path / "theirs", model_max_length=7)
+    sizes = {"vocab_size": len(BERT), "max_position_embeddings": 16, "num_labels": 1}
+    save(tmp_path / "theirs", "BertForSequenceClassification", transformers.BertConfig(**SHAPE, **sizes))
+    (told,) = import_hf(tmp_path / "theirs", tmp_path / "out", task="pair")
+    assert told.startswith("the model_max_length 7 of its tokenizer is left out")
+
+
 @pytest.mark.parametrize("limit", [None, 9])
 def test_scores_of_a_cross_encoder(limit: int | None, tmp_path: Path) -> None:
     """As its library saves it. They are those before its sigmoid, and the import says so."""
