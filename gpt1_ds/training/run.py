@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -154,13 +154,7 @@ def _build(
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
         log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
-        notes = (
-            warmup_note(config.schedule, workload.steps),
-            products.note(config.train.precision, engine.device),
-            _lack_of_space(run_dir, config),
-            window_note(config.train, state.step, workload.steps),
-        )
-        for note in (*filter(None, notes), *steps.watch.omissions()):
+        for note in (*_notes(workload, state.step, run_dir, engine), *steps.watch.omissions()):
             log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)
     trainer = Trainer(
@@ -190,6 +184,14 @@ def _build(
     )
     trainer.rewind()
     return trainer
+
+
+def _notes(workload: Workload, done: int, run_dir: RunDir, engine: Engine) -> Iterator[str]:
+    """Yields what a person may not expect of a run that has done so many steps."""
+    config, steps = workload.config, workload.steps
+    product = products.note(config.train.precision, engine.device)
+    window = window_note(config.train, done, steps)
+    yield from filter(None, (warmup_note(config.schedule, steps), product, _lack_of_space(run_dir, config), window))
 
 
 def _lack_of_space(run_dir: RunDir, config: Config) -> str | None:
