@@ -3,9 +3,15 @@
 import os
 import sys
 
+from gpt1_ds.common import stop_signals
+
+LAUNCHERS = {"RANK", "SLURM_PROCID"}  # variables of a process that torchrun or srun started
+
 
 def main() -> int:
-    """Runs the program, and returns its exit code. What it imports takes a while, in which Ctrl-C may come, too."""
+    """Runs the program, and returns its exit code. What it imports takes a while, in which signals may come, too."""
+    if not LAUNCHERS & os.environ.keys():  # a handler would wait for the library that waits for other ranks
+        stop_signals.say_termination()
     try:
         from gpt1_ds.cli import main as program
     except KeyboardInterrupt:

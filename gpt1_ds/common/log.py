@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
+from gpt1_ds.common import stop_signals
 from gpt1_ds.common.text import shown
 
 LOGGER = logging.getLogger("gpt1_ds")
@@ -204,18 +205,19 @@ def doing(words: str) -> None:
 @contextlib.contextmanager
 def _removed_at_termination(remove: Callable[[], None]) -> Iterator[None]:
     """Where SIGTERM would end this process at once, it calls `remove` before."""
+    before = signal.getsignal(signal.SIGTERM)
 
     def end(number: int, _: Any) -> None:
         remove()
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, before)
         os.kill(os.getpid(), number)
 
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    if not in_main_thread or before not in (signal.SIG_DFL, stop_signals.terminate):
         yield
         return
     signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)

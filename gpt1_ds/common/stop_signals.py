@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,12 +11,30 @@ from typing import Any
 # a request, Ctrl-C, SLURM's warning, and a terminal that is gone
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 Handler = Callable[[int, Any], None]
+_ERRORS = [2]  # descriptors of standard error, the one to write to last
 
 
 def listen(handler: Handler | int) -> dict[int, Any]:
     """Install `handler` for all of them; the handlers before, for `restore`. What `nohup` ignores stays ignored."""
     heard = [number for number in NUMBERS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in heard}
+
+
+def say_termination() -> None:
+    """A SIGTERM that ends this program is said from now on, where standard error leads now: libraries load without."""
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    with contextlib.suppress(OSError):  # it is closed
+        _ERRORS.append(os.dup(2))
+    signal.signal(signal.SIGTERM, terminate)
+
+
+def terminate(number: int, _: object) -> None:
+    """The handler of a program that has nothing to save: says that it ends, and ends by the signal as without it."""
+    with contextlib.suppress(OSError):  # nobody reads it
+        os.write(_ERRORS[-1], b"gpt1-ds: terminated\n")
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager

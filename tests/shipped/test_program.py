@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,6 +216,20 @@ def test_an_interrupt_while_it_is_imported_is_one_line() -> None:
     command = [sys.executable, "-c", f"{early}{code}sys.exit(program.main())"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "gpt1-ds: interrupted\n")
+
+
+@pytest.mark.parametrize(("variables", "line"), [({}, "gpt1-ds: terminated\n"), ({"RANK": "1"}, "")])
+def test_a_termination_while_it_is_imported(variables: dict[str, str], line: str) -> None:
+    """A rank of torchrun leaves the words to its launcher, and ends even where a library waits for other ranks.
+    Others say it where standard error led: libraries load without one.
+    """
+    early = (
+        "class Early:\n    def __getattr__(self, name):\n        os.close(2); os.kill(os.getpid(), 15); time.sleep(9)\n"
+    )
+    code = "import sys; from gpt1_ds import __main__ as program; sys.modules['gpt1_ds.cli'] = Early(); "
+    command = [sys.executable, "-c", f"import os, time\n{early}{code}sys.exit(program.main())"]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, line)
 
 
 def test_a_split_that_holds_out_far_less_than_asked_is_said(tiny_data: Path, tmp_path: Path, gpt1: Program) -> None:

@@ -56,6 +56,16 @@ def test_it_is_removed_when_the_program_is_ended(number: int, code: int, tmp_pat
     assert b"\x1b[?25l" not in terminal.raw
 
 
+def test_it_is_removed_before_the_program_says_that_it_is_terminated(tmp_path: Path) -> None:
+    handled = "import signal; from gpt1_ds.common.stop_signals import terminate; signal.signal(15, terminate)"
+    with program(["-c", handled + DRAW.format(wait=60)], tmp_path) as terminal:
+        terminal.watch(lambda: "waits" in "".join(terminal.lines) and BAR in terminal.lines[-1])
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        terminal.watch()
+        assert terminal.process.wait() == -signal.SIGTERM
+    assert "".join(terminal.lines).endswith("waitsgpt1-ds: terminated")
+
+
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}], ids=["", "forced colours"])
 def test_a_pipe_gets_plain_lines(variables: dict[str, str]) -> None:
     environment = {**os.environ, **variables}
