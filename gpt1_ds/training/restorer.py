@@ -43,14 +43,15 @@ class Restorer:
         """
         if state.best is None or state.best.step == state.step:
             return
-        folder = self.run_dir.checkpoint(state.best.step)
+        folder, last = self.run_dir.checkpoint(state.best.step), self.run_dir.checkpoint(state.step)
+        way_out = f"put it back and run again to score it, or score the last one: gpt1-ds evaluate {last}"
         if not self.engine.groups.on_rank_0(folder.is_dir):
-            raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
+            raise TrainingError(f"{folder}: the best checkpoint is gone; {way_out}")
         try:
             restore(self.engine, self.config, folder, weights_only=True)
         except CheckpointError as error:
             if self._replace is None or (whole := self._replace(folder, str(error))) is None:
-                raise
+                raise CheckpointError(f"{error}: the best checkpoint is damaged; {way_out}") from None
             restore(self.engine, self.config, whole, weights_only=True)
 
     def first(self) -> tuple[TrainingState, str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpt1_ds.cli import main
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.launcher import launch
@@ -44,6 +46,35 @@ def words(tiny_data: Path, tmp_path: Path) -> list[str]:
     return [*task, f"checkpoint.init_from={source}", f"run.dir={tmp_path}"]
 
 
+def flip_a_bit(folder: Path) -> tuple[Path, bytes]:
+    """Damages a weight of a checkpoint. Returns the file, and what was in it."""
+    shard = next(folder.glob("state/rank-*.safetensors"))
+    content = shard.read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    begins = {name: tensor["data_offsets"][0] for name, tensor in json.loads(content[8 : 8 + header]).items()}
+    wrong = 8 + header + next(begin for name, begin in begins.items() if "master" in name)
+    shard.write_bytes(content[:wrong] + bytes([content[wrong] ^ 1]) + content[wrong + 1 :])
+    return shard, content
+
+
+def test_a_best_checkpoint_with_a_wrong_bit_tells_how_to_score_the_last_one(words: list[str]) -> None:
+    words = [*words, "train.epochs=4"]
+    assert finetuning.finetune(words) == 0
+    run_dir = finetuning.folder(words)
+    best, last = finetuning.best(run_dir), run_dir.checkpoints / run_dir.latest.read_text().strip()
+    flip_a_bit(best)
+    run_dir.done.unlink()
+    with pytest.raises(CheckpointError) as caught:
+        finetuning.finetune(words)
+    (line,) = caught.value.problems
+    assert line.startswith(f"{best}: ")
+    assert line.endswith(
+        f": the best checkpoint is damaged; put it back and run again to score it, or score the last "
+        f"one: gpt1-ds evaluate {last}"
+    )
+    assert main(["evaluate", str(last)]) == 0
+
+
 def test_a_best_checkpoint_with_a_wrong_bit_is_mended_from_the_store(words: list[str], tmp_path: Path) -> None:
     """The run ended with a line that told no way out, at every start, beside a whole copy."""
     words = [*words, "train.epochs=4", f"checkpoint.mirror=file://{tmp_path}/store"]
@@ -51,12 +82,7 @@ def test_a_best_checkpoint_with_a_wrong_bit_is_mended_from_the_store(words: list
     run_dir = finetuning.folder(words)
     best, scores = finetuning.best(run_dir), run_dir.evaluation.read_text()
     assert best.name not in run_dir.latest.read_text(), "a later epoch is worse: else this test says nothing"
-    shard = next(best.glob("state/rank-*.safetensors"))
-    content = shard.read_bytes()
-    header = int.from_bytes(content[:8], "little")
-    begins = {name: tensor["data_offsets"][0] for name, tensor in json.loads(content[8 : 8 + header]).items()}
-    wrong = 8 + header + next(begin for name, begin in begins.items() if "master" in name)
-    shard.write_bytes(content[:wrong] + bytes([content[wrong] ^ 1]) + content[wrong + 1 :])
+    shard, content = flip_a_bit(best)
     run_dir.done.unlink()
     run_dir.evaluation.unlink()
     assert finetuning.finetune(words) == 0
