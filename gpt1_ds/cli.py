@@ -47,7 +47,7 @@ from gpt1_ds.common.errors import (
 )
 from gpt1_ds.common.files import explain
 from gpt1_ds.common.log import say
-from gpt1_ds.common.text import shown
+from gpt1_ds.common.text import is_utf8, shown
 from gpt1_ds.slurm import tries
 
 ABOUT = """Pre-train GPT-1, GPT-2, BERT, RoBERTa or T5 on raw text, fine-tune it on tasks, and use it: the same commands
@@ -145,7 +145,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _unwritable(arguments: Sequence[str]) -> Iterator[str]:
     """One line per argument whose bytes are no UTF-8: no configuration or result could name it."""
     for word in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in word):
+        if not is_utf8(word):
             yield f"{word}: this argument is not UTF-8; rename the file or folder, or set your terminal to UTF-8"
 
 

@@ -40,6 +40,7 @@ import torch  # noqa: E402
 
 from gpt1_ds.architecture.architecture import architecture  # noqa: E402
 from gpt1_ds.checkpoint import manifest  # noqa: E402
+from gpt1_ds.checkpoint.whole import task_of  # noqa: E402
 from gpt1_ds.commands import checkpoint as command  # noqa: E402
 from gpt1_ds.common.errors import ConfigError, UserError  # noqa: E402
 from gpt1_ds.common.files import explain, write_json  # noqa: E402
@@ -56,7 +57,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
 from gpt1_ds.data.tokenizers.train import train_tokenizer  # noqa: E402
 from gpt1_ds.data.verify import verify_dataset as verify_data  # noqa: E402
 from gpt1_ds.evaluation.generate import generate  # noqa: E402
-from gpt1_ds.evaluation.load import checkpoint_config, load_checkpoint, task_of  # noqa: E402
+from gpt1_ds.evaluation.load import checkpoint_config, load_checkpoint  # noqa: E402
 from gpt1_ds.evaluation.sampling import Sampling  # noqa: E402
 from gpt1_ds.interop import huggingface, imported  # noqa: E402
 from gpt1_ds.interop.imported import Imported  # noqa: E402

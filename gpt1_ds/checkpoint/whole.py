@@ -32,6 +32,8 @@ from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.objectives.base import Objective
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import from_values
 
 KEY = "sentence"  # of the manifest
 WEIGHTS = "sentence.safetensors"
@@ -72,6 +74,16 @@ def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
         return head
     except TypeError:
         raise DamagedError(f"{folder}: damaged: its manifest describes no head that this program knows") from None
+
+
+def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
+    """The task that a checkpoint was fine-tuned on, from its manifest; None for a language model. Raises
+    CheckpointError.
+    """
+    try:
+        return from_values(facts["task"]) if "task" in facts else None
+    except (TypeError, ValueError, AttributeError):
+        raise DamagedError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from typing import Any
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.restore import restore, same_manifest, verify_checkpoint
 from gpt1_ds.checkpoint.verify import check_memory
-from gpt1_ds.checkpoint.whole import head_of
+from gpt1_ds.checkpoint.whole import head_of, task_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.config import Config
@@ -26,7 +26,7 @@ from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.evaluation.held_out import held_out_loss
-from gpt1_ds.evaluation.load import load_checkpoint, task_of
+from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.measures import mask_deviation
 from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.evaluation.task_scores import TaskScorer

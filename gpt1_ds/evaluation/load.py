@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -12,15 +11,14 @@ from gpt1_ds.checkpoint import manifest, whole
 from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.verify import check_memory, verify_files
-from gpt1_ds.checkpoint.whole import for_one_rank, head_of, whole_model
-from gpt1_ds.common.errors import CheckpointError, DamagedError
+from gpt1_ds.checkpoint.whole import for_one_rank, head_of, task_of, whole_model
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config, load_carried
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.kinds import from_values
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,6 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     task, sentence = task_of(folder, facts), whole.read(folder, facts, config.model.width)
     return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder, task, sentence)
-
-
-def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
-    """The task that a checkpoint was fine-tuned on, from its manifest; None for a language model. Raises
-    CheckpointError.
-    """
-    try:
-        return from_values(facts["task"]) if "task" in facts else None
-    except (TypeError, ValueError, AttributeError):
-        raise DamagedError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
 
 
 def checkpoint_config(folder: Path) -> Config:

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec, TokenKind
-from gpt1_ds.checkpoint.whole import head_of
+from gpt1_ds.checkpoint.whole import head_of, task_of
 from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST, TABLE, TOKEN_KINDS, ColumnsConfig
@@ -47,7 +47,7 @@ from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.encoding import ROLES, fitted
-from gpt1_ds.tasks.kinds import KINDS, Classification, Regression, Span, Tagging, from_values
+from gpt1_ds.tasks.kinds import KINDS, Classification, Regression, Span, Tagging
 from gpt1_ds.tasks.kinds.span import ANSWER, NO_ANSWER
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS, Spec, class_names, find_spec
@@ -85,7 +85,9 @@ class FineTuned:
                 f"{folder}: has a head of kind {head.kind}: {family.stem}ForSequenceClassification knows only "
                 f"{family.classifier}; `gpt1-ds predict` runs it"
             )
-        return cls(family, head, task_of(folder, facts), config.task.max_length or config.model.context)
+        if (task := task_of(folder, facts)) is None:
+            raise DamagedError(f"{folder}: damaged: its manifest does not say what the head is for")
+        return cls(family, head, task, config.task.max_length or config.model.context)
 
     @property
     def architecture(self) -> str:
@@ -118,14 +120,6 @@ class FineTuned:
         numbers = {label: number for number, label in enumerate(labels)}
         kind = {} if self.head.reads_tokens else {"problem_type": "single_label_classification"}
         return {**pad, "id2label": names, "label2id": numbers, **kind}
-
-
-def task_of(folder: Path, facts: dict[str, Any]) -> Task:
-    """What a checkpoint was fine-tuned on. Raises CheckpointError."""
-    try:
-        return from_values(facts["task"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise DamagedError(f"{folder}: damaged: its manifest does not say what the head is for") from None
 
 
 def to_their_head(

@@ -24,7 +24,7 @@ from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import write_tensors
 from gpt1_ds.checkpoint.verify import check_memory, verify_files
-from gpt1_ds.checkpoint.whole import head_of
+from gpt1_ds.checkpoint.whole import head_of, task_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
@@ -132,7 +132,7 @@ def export(checkpoint: Path, out: Path) -> Path:
 
 def _written(source: Path, facts: dict[str, Any], config: Config, tokenizer: Tokenizer) -> Written | None:
     """How a checkpoint that was fine-tuned to write texts does it."""
-    task = hf_task.task_of(source, facts) if "task" in facts else None
+    task = task_of(source, facts)
     if config.task is None or task is None or not task.writes_text:
         return None
     decoding, model = config.task.decoding, config.model

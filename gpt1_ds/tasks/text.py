@@ -70,19 +70,22 @@ def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: i
     """(tokens of a source, tokens of an answer) at most, ends included, where a row has `limit` positions. Raises
     ConfigError where an answer leaves no place for a source, and for more beams than the tokenizer has tokens for.
     """
-    if not task.writes_text:
+    if task.writes_text:
+        if (beams := settings.decoding.beams) > max(1, most := most_beams(tokenizer)):
+            raise ConfigError(
+                f"task.decoding.beams={beams} must be at most {most}, half of the tokens that can be written; use fewer"
+            )
+        longest = settings.target_length or (limit if stacks == 2 else limit // 2)
+        what, way_out = f"task.target_length={longest} leaves", "a smaller one"
+    else:
         longest = max(map(len, encode_answers(task, tokenizer)))
-        return source_limit(limit, longest, stacks), longest
-    if (beams := settings.decoding.beams) > max(1, most := most_beams(tokenizer)):
-        raise ConfigError(
-            f"task.decoding.beams={beams} must be at most {most}, half of the tokens that can be written; use fewer"
-        )
-    longest = settings.target_length or (limit if stacks == 2 else limit // 2)
+        what = f"task.form=text: an answer has {longest} tokens, which leaves"
+        way_out = "a larger one, or shorter labels"
     left = limit if stacks == 2 else limit - longest + 1
     if longest > limit or left < SHORTEST:
         raise ConfigError(
-            f"task.target_length={longest} leaves too few of the {limit} tokens of a row (task.max_length, else "
-            "model.context) for a source; use a smaller one"
+            f"{what} too few of the {limit} tokens of a row (task.max_length, else model.context) for a source; "
+            f"use {way_out}"
         )
     return left, longest
 
@@ -90,16 +93,3 @@ def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: i
 def most_written(model: ModelConfig, longest: int) -> int:
     """Tokens of a text at most where a target has `longest`: a decoder's first place is that of its start."""
     return min(longest, model.context - 1) if model.stacks == 2 else longest
-
-
-def source_limit(limit: int, longest: int, stacks: int) -> int:
-    """Tokens of a source at most, where a row has `limit` positions and an answer `longest` tokens. Raises ConfigError
-    where an answer leaves no place for one.
-    """
-    left = limit if stacks == 2 else limit - longest + 1
-    if longest > limit or left < SHORTEST:
-        raise ConfigError(
-            f"task.form=text: an answer has {longest} tokens, which leaves too few of the {limit} tokens of a row "
-            "(task.max_length, else model.context); use a larger one, or shorter labels"
-        )
-    return left

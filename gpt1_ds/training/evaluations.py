@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.checkpoint.whole import of_engine
+from gpt1_ds.checkpoint.whole import for_one_rank, of_engine
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, TrainingError
 from gpt1_ds.config import Config
 from gpt1_ds.config.evaluations import HELD_OUT, KEY, LINEAR, EvaluationConfig, measured
-from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.config.task import PREFIX
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
@@ -82,7 +81,7 @@ class Evaluations:
         if not (due := self.due(step)):
             return []
         engine.progress("evaluation")
-        alone = replace(self.config, parallel=ParallelConfig(), train=replace(self.config.train, recompute="none"))
+        alone = for_one_rank(self.config)
         model = of_engine(engine, self.config, head)
         model.layers[0].register_forward_pre_hook(lambda *_: engine.progress("evaluation"))  # long ones are no hang
         loaded = Loaded(model, self.tokenizer, alone, step, Path(f"step {step}"))

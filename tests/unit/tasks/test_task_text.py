@@ -8,12 +8,13 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.tasks import text
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.encoding import fitted
 from gpt1_ds.tasks.kinds import Regression, from_values
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS
-from gpt1_ds.tasks.text import encode_answers, source_limit
+from gpt1_ds.tasks.text import encode_answers
 
 T5 = ModelConfig(kind="encoder_decoder", norm="pre")
 
@@ -102,9 +103,11 @@ def test_answers_that_a_tokenizer_cannot_tell_apart() -> None:
         encode_answers(in_text("sst2"), Same())
 
 
-def test_answers_leave_place_for_a_source() -> None:
-    assert source_limit(16, 9, stacks=2) == 16
-    assert source_limit(16, 9, stacks=1) == 8
+def test_answers_leave_place_for_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "encode_answers", lambda *_: (np.zeros(4), np.zeros(9)))
+    told = in_text("sst2"), TaskConfig(), Same()
+    assert text.text_limits(*told, 16, stacks=2) == (16, 9)
+    assert text.text_limits(*told, 16, stacks=1) == (8, 9)
     for limit, stacks in ((15, 1), (8, 2)):
         with pytest.raises(ConfigError, match=f"an answer has 9 tokens, .* of the {limit} tokens of a row"):
-            source_limit(limit, 9, stacks)
+            text.text_limits(*told, limit, stacks)
