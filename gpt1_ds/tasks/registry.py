@@ -437,6 +437,8 @@ def find_spec(config: TaskConfig) -> Spec:
         named["text"] = ((columns.text,),)
     if columns.choices:
         named |= {"choices": (tuple(columns.choices),), "begin": ()}
+    if config.form == "text":  # T5 reads the value itself
+        named["phrases"] = {}
     spec = replace(spec, **named)
     if spec.task.writes_text:  # a pair of files, whose endings are its columns: train.en and train.de
         pairs = {split: (f"{split}.{spec.text[0][0]}",) for split in ("train", "dev", "test")}

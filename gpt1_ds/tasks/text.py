@@ -3,11 +3,11 @@ their names, then an answer in words.
 
     mnli hypothesis: A man sleeps. premise: A man is awake.              contradiction
     stsb sentence1: A dog runs. sentence2: The dog is running.           3.8
-    copa choice1: It rained. choice2: It snowed. premise: ... question: ...      choice1
+    copa choice1: It rained. choice2: It snowed. premise: ... question: cause    choice1
 
 As in `preprocessors.glue` and `stsb` of the authors' code (t5/data/preprocessors.py), texts stand in the alphabetical
 order of their names, and a score is rounded to 0.2. Tasks that the paper does not have follow the same rules. Choices
-are always called choice1, choice2, ...; COPA's question is a sentence here, where the paper has `cause` or `effect`.
+are always called choice1, choice2, ...
 WiC and MultiRC are not as T5 reads them, whose names are those of three texts: here WiC's word stands before its first
 sentence, and MultiRC's question before the answer.
 A source ends with the end symbol, and so does an answer. What is cut of a source is its end.

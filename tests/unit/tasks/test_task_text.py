@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,9 +15,11 @@ from gpt1_ds.tasks import text
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.encoding import fitted
 from gpt1_ds.tasks.kinds import Regression, from_values
-from gpt1_ds.tasks.reading import task_of_spec
+from gpt1_ds.tasks.lines import LineReader
+from gpt1_ds.tasks.reading import read_task, task_of_spec
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.text import encode_answers
+from tests.helpers.tasks import read, section
 
 T5 = ModelConfig(kind="encoder_decoder", norm="pre")
 
@@ -23,6 +28,22 @@ def in_text(name: str, labels: tuple[str, ...] | None = None) -> Task:
     settings = TaskConfig(name=name, path="x", form="text")
     spec = SPECS[name]
     return fitted(task_of_spec(spec, settings, spec.labels if labels is None else labels), settings, T5)
+
+
+def test_copa_is_asked_as_t5_asks_it(tmp_path: Path) -> None:
+    """With the word of its file; a head reads a question."""
+    row = {"premise": "It rained.", "question": "effect", "choice1": "We ate.", "choice2": "We got wet.", "label": 1}
+    line = json.dumps(row) + "\n"
+    words = ["task.name=copa", "task.form=text"]
+    data = read(tmp_path, *words, train_jsonl=line, val_jsonl=line)
+    task, (example,) = fitted(data.task, section(tmp_path, *words), T5), data.splits["dev"]
+    source = "copa choice1: We ate. choice2: We got wet. premise: It rained. question: effect"
+    assert task.source(example) == source
+    assert task.answers[task.answer_number(example)] == "choice2"
+    lines = LineReader(task, section(tmp_path, *words), "tsv")
+    assert task.source(lines.of_fields(["It rained.", "effect", "We ate.", "We got wet."])) == source
+    (asked,) = read_task(section(tmp_path, "task.name=copa")).splits["dev"]
+    assert asked.texts[1] == "What happened as a result?"
 
 
 @pytest.mark.parametrize(
