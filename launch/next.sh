@@ -19,14 +19,21 @@ hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same o
     successor)
       [ -z "$2" ] || other=("--exclude=$avoid")
       GPT1_DS_AVOID=$2 successor ${later:+"--begin=$later"} "${other[@]}" "$0" "${@:3}" ||
-        GPT1_DS_AVOID='' successor ${later:+"--begin=$later"} "$0" "${@:3}" ;; # no nodes are left: on any, again
+        GPT1_DS_AVOID='' successor ${later:+"--begin=$later"} "$0" "${@:3}" || # no nodes are left: on any, again
+        unfollowed ;;
     requeue)
       requeued=yes
-      scontrol requeue "$task"
+      scontrol requeue "$task" || { unfollowed; return 0; }
       mail_at_the_end "$mails"
       [ -z "$later" ] || scontrol update "JobId=$task" "StartTime=$later" ${2:+"ExcNodeList=$avoid"} ||
         scontrol update "JobId=$task" "StartTime=$later" ;;
   esac
+}
+
+unfollowed() { # a host that may not submit, a job that may not be requeued, an allocation of salloc
+  requeued=''
+  mail_at_the_end "$mails"
+  echo "job $job: SLURM makes no next job, for the reason above; what was saved is kept: start the same again to continue" >&2 || true
 }
 
 mail_at_the_end() { # TYPES

@@ -58,6 +58,20 @@ def test_which_end_has_a_next_job(command: str, variables: dict[str, str], code:
     assert (f"job 8 waits for job 7, which {fate}" in said) == (code != 0 and not again), said
 
 
+@pytest.mark.parametrize(("continuation", "refuses"), [("requeue", "scontrol"), ("successor", "sbatch")])
+def test_a_next_job_that_slurm_refuses(continuation: str, refuses: str, place: Path) -> None:
+    """In an array that may not be requeued, in an allocation of salloc, on a node that may not submit."""
+    (place / refuses).write_text("#!/usr/bin/env bash\necho 'Requested operation is presently disabled' >&2\nexit 1\n")
+    (place / refuses).chmod(0o755)
+    done = job(place, "exit 75", {}, f"continuation={continuation} mails=END")
+    said = done.communicate(timeout=20)[1].splitlines()
+    assert done.returncode == 75, said
+    assert said[-2:] == [
+        "job 7: SLURM makes no next job, for the reason above; what was saved is kept: start the same again to continue",
+        "job 8 waits for job 7, which did not end well, and will not run",
+    ]
+
+
 SLOW = 'kill() { builtin kill "$@"; sleep 0.3; }'  # so a command ends before the script looks at it
 
 
