@@ -13,20 +13,24 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import write_atomic, write_json
+from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.slurm.site import array_limit
+from gpt1_ds.slurm.status import jobs as jobs_of
 from gpt1_ds.slurm.status import note_submission
 from gpt1_ds.slurm.submit import (
     COMMAND_SCRIPT,
     call,
     jobs_before,
+    layout_problems,
     next_place,
     require_sbatch,
     sbatch_options,
     scripts,
 )
+from gpt1_ds.sweep.runner import LOCK_SECONDS
 from gpt1_ds.sweep.trial import Sweep, Trial
 
 SCRIPT = "array.sbatch"
@@ -87,7 +91,8 @@ def prepare(
 ) -> ArraySubmission:
     """What `submit` will do for the trials that are not done, `jobs` at a time (None: as many as SLURM starts), and for
     a job with the words `last` of the program after them; `after_trial` are those that each task runs at its end.
-    Touches nothing. Raises ConfigError where SLURM is asked for other ranks than the study counts on.
+    Touches nothing. Raises ConfigError where SLURM is asked for other ranks than the study counts on, or for jobs that
+    could not train.
     """
     config = sweep.trials[0].config
     config = replace(config, slurm=replace(config.slurm, continuation="requeue"))  # a task resumes as itself
@@ -97,6 +102,7 @@ def prepare(
             f"nproc={sweep.study.nproc}: slurm.nodes={config.slurm.nodes} has {ranks} ranks for each cell; change one "
             "of them"
         )
+    ConfigError.raise_all(layout_problems(config))
     place = next_place(RunDir(sweep.folder).slurm.resolve())
     options = _options(sweep, config)
     without = ["--nodes=", "--signal=", "--output="]
@@ -188,16 +194,21 @@ def start(
 def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
     """The arrays' numbers, and the last job's. Raises LaunchError where SLURM is not here or already has this study."""
     require_sbatch()
-    name = sweep.study.name
-    queued = call(["squeue", "--noheader", "--me", f"--name={name}", "--format=%F"], {}, LaunchError).split()
-    queued = [job for job in queued if job != os.environ.get("SLURM_JOB_ID")]  # it submits the next stage
-    if queued:
+    RunDir(sweep.folder).create(sweep.trials[0].config.run.share, job=True)
+    with RunLock(sweep.folder / ".lock", LOCK_SECONDS):  # who submits at the same time, or runs the study here
+        return _submit(sweep, submission)
+
+
+def _submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
+    """What `submit` does, once nobody else does."""
+    own = set(jobs_of(RunDir(sweep.folder))) - {os.environ.get("SLURM_JOB_ID")}  # which submits the next stage
+    named = call(["squeue", "--noheader", f"--name={sweep.study.name}", "--format=%F"], {}, LaunchError).split()
+    if queued := [job for job in named if job in own]:  # others are of a study of this name elsewhere
         raise LaunchError(
             f"{sweep.folder}: job {queued[0]} of this study waits or runs, and would run its cells twice; wait for "
             f"it, or scancel {queued[0]}"
         )
     first = submission.arrays[0]
-    RunDir(sweep.folder).create(sweep.trials[0].config.run.share, job=True)
     for path, text in submission.files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
