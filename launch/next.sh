@@ -33,7 +33,7 @@ hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same o
 unfollowed() { # a host that may not submit, a job that may not be requeued, an allocation of salloc
   requeued=''
   mail_at_the_end "$mails"
-  echo "job $job: SLURM makes no next job, for the reason above; what was saved is kept: start the same again to continue" >&2 || true
+  echo "job $job: SLURM makes no next job, for the reason above; what was saved is kept: start the same again" >&2 || true
 }
 
 mail_at_the_end() { # TYPES

@@ -154,7 +154,7 @@ def _check(options: argparse.Namespace) -> int:
     from gpt1_ds.config import load
     from gpt1_ds.slurm.site import assumptions
     from gpt1_ds.slurm.status import read_proof, words
-    from gpt1_ds.slurm.submit import sbatch_options, scripts
+    from gpt1_ds.slurm.submit import environment, sbatch_options, scripts
 
     ConfigError.raise_all(shared.unusable("--out", options.out))
     config = load(options.config, options.overrides)
@@ -174,7 +174,7 @@ def _check(options: argparse.Namespace) -> int:
             with naming(place / name):
                 (place / name).write_text(text)
         command = ["salloc", "--quiet", f"--time={minutes}", *passed, "bash", str(place / "check.sh"), str(place)]
-        code = subprocess.run([*command, *words(config)], check=False).returncode
+        code = subprocess.run([*command, *words(config)], env=environment(), check=False).returncode
         proof = read_proof(place, config.slurm.gpus, code)
     if proof is None:
         return code

@@ -29,7 +29,16 @@ OF_A_JOB = (  # how the variables of one job begin: SLURM's, and those that its 
     *("SBATCH_", "SLURM_", "GPT1_DS_AVOID", "GPT1_DS_CONTINUES", "GPT1_DS_DEADLINE", "GPT1_DS_FAULTS", "GPT1_DS_RUN"),
     *("GPT1_DS_STAGE", "GPT1_DS_STORE"),
 )
+KEPT = (  # what no job sets: of the site, and what a person's profile says in the place of slurm.account and the like
+    *("SLURM_CONF", "SLURM_CLUSTERS"),
+    *("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION"),
+)
 MAILS = "END,FAIL"  # of the last job of a run
+
+
+def output(run_dir: RunDir, name: str) -> str:
+    """The file `name` of a run's slurm/ as sbatch reads it: a % of the folder begins no replacement symbol."""
+    return f"{str(run_dir.slurm.resolve()).replace('%', '%%')}/{name}"
 
 
 def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
@@ -38,7 +47,7 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
     tasks = slurm.ranks if slurm.launcher == "srun" else 1
     values = {
         "job-name": config.run.name,
-        "output": f"{run_dir.slurm.resolve()}/%j.out",
+        "output": output(run_dir, "%j.out"),
         "nodes": slurm.all_nodes,
         "ntasks-per-node": tasks,
         "cpus-per-task": slurm.cpus_per_task,
@@ -288,13 +297,17 @@ def require_sbatch() -> None:
         raise LaunchError("sbatch is not here; submit on a host of the cluster, or look with --dry-run")
 
 
+def environment() -> dict[str, str]:
+    """The variables of this process without what a surrounding job (an interactive one, say) would hand down to a new
+    one: its options, its deadline.
+    """
+    return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OF_A_JOB)}
+
+
 def call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:
     """What one of SLURM's commands prints; `error` with what it says when it fails."""
-    # without what a surrounding job (an interactive one, say) would hand down to the new one: its options, its deadline
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
-    ours = {name: x for name, x in os.environ.items() if name in kept or not name.startswith(OF_A_JOB)}
-    environment = {**ours, **variables}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    ours = {**environment(), **variables}
+    done = subprocess.run(command, env=ours, capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join(done.stderr.split())
         if any(words in said.lower() for words in NO_CONTROLLER):

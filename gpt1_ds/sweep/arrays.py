@@ -26,6 +26,7 @@ from gpt1_ds.slurm.submit import (
     jobs_before,
     layout_problems,
     next_place,
+    output,
     require_sbatch,
     sbatch_options,
     scripts,
@@ -109,7 +110,7 @@ def prepare(
     if last[:1] == ["slurm"] or (last[:2] == ["scaling", "collect"] and "--missing" not in last):  # no GPU works for it
         without += ["--gpus-", "--gres=", "--cpus-per-gpu="]
     alone = [word for word in options if not word.startswith(tuple(without))]
-    alone += ["--nodes=1", f"--output={place.parent}/%j.out"]
+    alone += ["--nodes=1", f"--output={output(RunDir(sweep.folder), '%j.out')}"]
     files = {place / name: text for name, text in scripts(COMMAND_SCRIPT, config, alone).items()} if last else {}
     if after_trial:
         files[place / AFTER_TRIAL] = json.dumps(list(after_trial)) + "\n"
@@ -151,7 +152,7 @@ def _options(sweep: Sweep, config: Config) -> list[str]:
     """What sbatch is told for an array of cells like this one."""
     folder = RunDir(sweep.folder)
     options = [word for word in sbatch_options(config, folder) if not word.startswith(RUNS_ONE_BY_ONE)]
-    return [*options, f"--job-name={sweep.study.name}", f"--output={folder.slurm.resolve()}/%A_%a.out"]
+    return [*options, f"--job-name={sweep.study.name}", f"--output={output(folder, '%A_%a.out')}"]
 
 
 def _on(config: Config, ranks: int) -> Config:

@@ -187,15 +187,17 @@ def test_slurm_check_leaves_the_proof_here(
     stub = tmp_path / "bin" / "salloc"
     stub.parent.mkdir()
     leave = f'for word; do [ ! -d "$word" ] || cp {tmp_path}/left.json "$word/gpu-check.json"; done'
-    stub.write_text(f'#!/usr/bin/env bash\necho "$@"\n{leave}\n')
+    stub.write_text(f'#!/usr/bin/env bash\necho "$@"\necho "cores ${{SLURM_CPUS_PER_TASK:-of its own}}"\n{leave}\n')
     stub.chmod(0o755)
     for name, line in (("sinfo", "gpu|up|infinite|gpu:8|2|64|0"), ("scontrol", "JobRequeue = 1")):
         (stub.parent / name).write_text(f"#!/bin/sh\necho '{line}'\n")
         (stub.parent / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "64")  # of the shell of an interactive job
     monkeypatch.chdir(tmp_path)
     assert main(["slurm", "check", ONE, "slurm.nodes=2"]) == code
     out = capfd.readouterr().out
+    assert "cores of its own" in out
     assert "--time=15" in out
     assert "--gpus-per-node=8 train.precision=fp32" in out
     assert ("all 1 checks hold" if ok else "problem all-reduce, wrong numbers: 3 (limit 0)") in out

@@ -67,7 +67,7 @@ def test_a_next_job_that_slurm_refuses(continuation: str, refuses: str, place: P
     said = done.communicate(timeout=20)[1].splitlines()
     assert done.returncode == 75, said
     assert said[-2:] == [
-        "job 7: SLURM makes no next job, for the reason above; what was saved is kept: start the same again to continue",
+        "job 7: SLURM makes no next job, for the reason above; what was saved is kept: start the same again",
         "job 8 waits for job 7, which did not end well, and will not run",
     ]
 

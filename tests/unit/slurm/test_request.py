@@ -186,6 +186,12 @@ def test_a_line_of_setup_that_fails_ends_the_job(tmp_path: Path) -> None:
         assert says in done.stderr
 
 
+def test_a_percent_of_a_folder_stays_one() -> None:
+    """SLURM would put the job's name in its place, find no such folder, and end the job without a word."""
+    (output,) = (word for word in sbatch_options(load(), RunDir(Path("/disk/100%x/a"))) if "output" in word)
+    assert output == "--output=/disk/100%%x/a/slurm/%j.out"
+
+
 def test_launchers() -> None:
     assert "--ntasks-per-node=1" in told(load([], ["slurm.gpus_per_node=8"]))
     assert "--ntasks-per-node=8" in told(load([], ["slurm.gpus_per_node=8", "slurm.launcher=srun"]))

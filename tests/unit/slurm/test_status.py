@@ -53,9 +53,12 @@ def test_a_surrounding_job_hands_nothing_down(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("GPT1_DS_DATA", raising=False)
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     monkeypatch.setenv("GPT1_DS_MACHINE", "mine")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "nlp")
+    monkeypatch.setenv("SBATCH_MEM_BIND", "local")
     told = dict(line.split("=", 1) for line in call(["env"], {"GPT1_DS_LAUNCH": "a"}, LaunchError).splitlines())
-    ours = {name: value for name, value in told.items() if name.startswith(("GPT1_DS_", "SLURM_"))}
-    assert ours == {"SLURM_CONF": "/etc/slurm.conf", "GPT1_DS_MACHINE": "mine", "GPT1_DS_LAUNCH": "a"}
+    ours = {name: value for name, value in told.items() if name.startswith(("GPT1_DS_", "SLURM_", "SBATCH_"))}
+    profile = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "nlp"}
+    assert ours == {**profile, "GPT1_DS_MACHINE": "mine", "GPT1_DS_LAUNCH": "a"}
 
 
 def test_jobs_in_their_order(run_dir: RunDir) -> None:

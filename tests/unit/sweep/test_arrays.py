@@ -57,3 +57,10 @@ def test_two_submissions_at_the_same_time(
 def test_tasks_that_are_warned_as_they_start_are_refused(study: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*study, "slurm.time=0:05:00", "--dry-run"]) == 2
     assert capfd.readouterr().err.startswith("gpt1-ds: slurm.time=0:05:00 leaves 0 s of each job before slurm.warning")
+
+
+def test_a_percent_of_a_folder_stays_one(study: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*study, "run.dir=100%x", "--dry-run"]) == 0
+    commands = [line for line in capfd.readouterr().out.splitlines() if line.startswith("sbatch ")]
+    ends = [word.rpartition("/100%%x/")[2] for line in commands for word in line.split() if "--output=" in word]
+    assert ends == ["small/slurm/%A_%a.out", "small/slurm/%j.out"]
