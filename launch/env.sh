@@ -20,6 +20,7 @@ node=(slurm node --ranks "$ranks_per_node" --launcher "$launcher") # what starts
 
 job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array
 task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+[ -z "${SLURM_STEP_ID:-}" ] || export SLURM_OVERLAP=1 # the shell of a step (srun --pty bash) holds the cores that others would wait for
 export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 
 every_node() { # WORD...: the program, one task per node that ranks are on (or one per rank); a task that fails ends the others

@@ -93,6 +93,15 @@ def test_a_job_with_spare_nodes_begins_without_a_bad_host(
     assert said.err.startswith("b: disk: full\n")
 
 
+@pytest.mark.parametrize(("step", "overlap"), [({}, "no"), ({"SLURM_STEP_ID": "0"}, "1")])
+def test_ranks_start_from_the_shell_of_a_step(step: dict[str, str], overlap: str, tmp_path: Path) -> None:
+    """`srun --pty bash` holds all cores of the job: a step from there waited for them, without a word, for ever."""
+    variables = {**os.environ, "SLURM_JOB_ID": "7", **step}
+    command = ["bash", "-c", f". {shipped('launch') / 'env.sh'}; echo ${{SLURM_OVERLAP:-no}}"]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{overlap}\n"
+
+
 def test_ranks_go_on_on_the_nodes_that_are_left(tmp_path: Path) -> None:
     """`b` starts no step, the site drains `d`, which waits; so `c` takes the place of `b`, and `e` is left."""
     stubs = {

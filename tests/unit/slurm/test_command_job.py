@@ -72,6 +72,15 @@ def test_a_next_job_that_slurm_refuses(continuation: str, refuses: str, place: P
     ]
 
 
+def test_a_next_job_was_never_requeued(place: Path) -> None:
+    """SLURM hands SLURM_RESTART_COUNT of a requeued job down: its next job counted tries that were none of its own."""
+    (place / "sbatch").write_text(f"#!/usr/bin/env bash\necho ${{SLURM_RESTART_COUNT:-none}} >{place}/count; echo 9\n")
+    (place / "sbatch").chmod(0o755)
+    done = job(place, "exit 75", {"SLURM_RESTART_COUNT": "1"}, "continuation=successor")
+    said = done.communicate(timeout=20)[1]
+    assert (place / "count").read_text() == "none\n", said
+
+
 SLOW = 'kill() { builtin kill "$@"; sleep 0.3; }'  # so a command ends before the script looks at it
 
 
