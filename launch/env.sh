@@ -17,11 +17,10 @@ set -eu
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE # of the shell that submitted: with them every task trains alone, as rank 0 of 1
 program=("${prefix[@]}" "${python[@]}" -P -m gpt1_ds) # -P: no file of the current folder stands in for a library
 node=(slurm node --ranks "$ranks_per_node" --launcher "$launcher") # what starts ranks on each node
-
 job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array
 task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
-[ -z "${SLURM_STEP_ID:-}" ] || export SLURM_OVERLAP=1 # the shell of a step (srun --pty bash) holds the cores that others would wait for
 export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+[ -z "${SLURM_STEP_ID:-}" ] || export SLURM_OVERLAP=1 # the shell of a step (srun --pty bash) holds the cores that others would wait for
 
 every_node() { # WORD...: the program, one task per node that ranks are on (or one per rank); a task that fails ends the others
   srun "${where[@]}" --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" --kill-on-bad-exit=1 --wait=60 \

@@ -50,3 +50,10 @@ ranks() { # FOLDER RESTART VERB WORD...: on every node; sets `status`, a variabl
 keep() { # FILE: pass on what comes, and keep what launchers say of ranks that ended badly; full disks end nothing
   sed -un -e 'w /dev/stderr' -e '/^srun: error: .*: tasks\? \|^gpt1-ds: rank [0-9]* on /p' >"$1" || cat >&2 || cat >/dev/null
 }
+
+failed() { # STATUS of the program, which this returns: say so where the node lacks it
+  local way="\`${python[*]} -P -m gpt1_ds\` does not start: mend slurm.setup, or submit from the folder that has .venv/"
+  [[ $1 != @(1|2|126|127) ]] || "${first_node[@]}" "${prefix[@]}" "${python[@]}" -P -c 'import gpt1_ds' &>/dev/null ||
+    echo "job $job: on ${SLURMD_NODENAME:-this host} $way" >&2 || true
+  return "$1"
+}

@@ -18,33 +18,24 @@ hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same o
   case $continuation in
     successor)
       [ -z "$2" ] || other=("--exclude=$avoid")
-      GPT1_DS_AVOID=$2 successor ${later:+"--begin=$later"} "${other[@]}" "$0" "${@:3}" ||
-        GPT1_DS_AVOID='' successor ${later:+"--begin=$later"} "$0" "${@:3}" || # no nodes are left: on any, again
-        unfollowed ;;
+      GPT1_DS_AVOID=$2 successor ${later:+"--begin=$later"} "${other[@]}" "$0" "${@:3}" && return
+      GPT1_DS_AVOID='' successor ${later:+"--begin=$later"} "$0" "${@:3}" && return ;; # no nodes are left: on any, again
     requeue)
       requeued=yes
-      scontrol requeue "$task" || { unfollowed; return 0; }
-      mail_at_the_end "$mails"
-      [ -z "$later" ] || scontrol update "JobId=$task" "StartTime=$later" ${2:+"ExcNodeList=$avoid"} ||
-        scontrol update "JobId=$task" "StartTime=$later" ;;
+      scontrol requeue "$task" || requeued='' ;; # not in an allocation of salloc, nor where the site forbids it
   esac
-}
-
-unfollowed() { # a host that may not submit, a job that may not be requeued, an allocation of salloc
-  requeued=''
   mail_at_the_end "$mails"
-  echo "job $job: SLURM makes no next job, for the reason above; what was saved is kept: start the same again" >&2 || true
+  [ -n "${requeued:-}" ] || { echo "job $job: has no next job; what was saved is kept: start the same again" >&2 || true; return 0; }
+  [ -z "$later" ] || scontrol update "JobId=$task" "StartTime=$later" ${2:+"ExcNodeList=$avoid"} ||
+    scontrol update "JobId=$task" "StartTime=$later"
 }
 
-mail_at_the_end() { # TYPES
-  [ -z "$mails" ] || scontrol update "JobId=$task" "MailType=$1" || true
-}
+mail_at_the_end() { [ -z "$mails" ] || scontrol update "JobId=$task" "MailType=$1" || true; } # TYPES
 
 successor() { # a singleton: it waits for this job; what is of this job alone is not handed down, as SLURM itself would
   local next follower waits
-  next=$(env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN \
-    -u SLURM_RESTART_COUNT GPT1_DS_CONTINUES=1 \
-    sbatch --parsable "${options[@]}" "$@") || return # what was told to begin anew has done so
+  next=$(env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN -u SLURM_RESTART_COUNT \
+    GPT1_DS_CONTINUES=1 sbatch --parsable "${options[@]}" "$@") || return # what was told to begin anew has done so
   next=${next%%;*}
   echo "job $next continues this one" || true # its disk may be full
   while read -r follower waits; do # they wait for the run's end, not for this job's

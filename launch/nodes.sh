@@ -6,7 +6,7 @@ where=() here=() # options of srun: for the nodes that ranks are on, and for the
 [ "$spare_nodes" = 0 ] || here=(--overlap "--nodelist=${SLURMD_NODENAME:-}")
 first_node=() # what starts one process on this job's first node, in the container if there is one
 [ ${#step_options[@]} = 0 ] || first_node=(srun --nodes=1 --ntasks=1 "${here[@]}" "${step_options[@]}")
-once() { "${first_node[@]}" "${program[@]}" "$@"; } # WORD...
+once() { "${first_node[@]}" "${program[@]}" "$@" || failed $?; } # WORD...
 
 nodes_left() { # the job's nodes without those that are out, one in a line
   local all

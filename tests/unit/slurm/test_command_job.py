@@ -67,9 +67,26 @@ def test_a_next_job_that_slurm_refuses(continuation: str, refuses: str, place: P
     said = done.communicate(timeout=20)[1].splitlines()
     assert done.returncode == 75, said
     assert said[-2:] == [
-        "job 7: SLURM makes no next job, for the reason above; what was saved is kept: start the same again",
+        "job 7: has no next job; what was saved is kept: start the same again",
         "job 8 waits for job 7, which did not end well, and will not run",
     ]
+
+
+STARTS = 'case "$*" in *"import gpt1_ds") exit 0 ;; esac; exit 1'
+
+
+@pytest.mark.parametrize(("command", "starts"), [("exit 127", False), ("exit 2", False), (STARTS, True)])
+def test_a_node_that_lacks_the_program_is_named(command: str, starts: bool, place: Path) -> None:
+    """No such Python, one that does not know -P, one without gpt1_ds; or only an evaluation that failed."""
+    done = job(place, command, {"SLURMD_NODENAME": "node1"})
+    said = done.communicate(timeout=20)[1]
+    line = f"job 7: on node1 `{place}/program -P -m gpt1_ds` does not start: mend slurm.setup, or submit"
+    assert (line in said) != starts, said
+    once = f"SLURM_JOB_ID=7 SLURMD_NODENAME=node1; . {shipped('launch')}/env.sh; python=({place}/program)"
+    once += '; program=("${python[@]}" -P -m gpt1_ds); once slurm begin'
+    told = subprocess.run(["bash", "-c", once], cwd=place, capture_output=True, text=True, check=False)
+    assert told.returncode == done.returncode
+    assert (line in told.stderr) != starts, told.stderr
 
 
 def test_a_next_job_was_never_requeued(place: Path) -> None:
