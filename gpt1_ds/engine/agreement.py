@@ -16,7 +16,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 
 import gpt1_ds
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, WorldError
 from gpt1_ds.common.files import this_node
 from gpt1_ds.common.versions import source_hash
 from gpt1_ds.config import Config
@@ -110,13 +110,15 @@ def compare(store: Store, rank: int, world: int, facts: Mapping[str, str]) -> No
     """Compare `facts` with those of all other ranks, which call this with the same `store`. They send hashes; the facts
     themselves only where the hashes differ.
 
-    Raises ConfigError on all ranks alike, with the line of `first_difference`.
+    Raises ConfigError on all ranks alike, with the line of `first_difference`, and WorldError on rank 0 where a rank
+    does not come.
     """
     ranks = range(world)
-    text = json.dumps([this_node(), dict(facts)])
-    store.set(f"hash {rank}", hashlib.sha256(json.dumps(dict(facts)).encode()).hexdigest())
+    facts = {"WORLD_SIZE": str(world), **facts}  # a launcher's, or one that a person exports on each host
+    text = json.dumps([this_node(), facts])
+    store.set(f"hash {rank}", hashlib.sha256(json.dumps(facts).encode()).hexdigest())
     if rank == 0:
-        hashes = store.multi_get([f"hash {one}" for one in ranks])
+        hashes = _hashes(store, world)
         store.set("verdict", _SAME if len(set(hashes)) == 1 else _DIFFERENT)
     if store.get("verdict").decode() == _SAME:
         return
@@ -131,3 +133,17 @@ def compare(store: Store, rank: int, world: int, facts: Mapping[str, str]) -> No
     if rank == 0:  # the store may end with this process: the others have read the line
         store.wait([f"left {one}" for one in ranks])
     raise error
+
+
+def _hashes(store: Store, world: int) -> list[bytes]:
+    """What all ranks have sent. Raises WorldError naming those that did not, once the store has waited long enough."""
+    try:
+        return store.multi_get([f"hash {rank}" for rank in range(world)])
+    except RuntimeError:
+        silent = [rank for rank in range(world) if not store.check([f"hash {rank}"])]
+        if not silent:
+            raise
+        raise WorldError(
+            f"{_place(silent, [''] * world)} of {world} did not come: see what their launcher said on the other hosts, "
+            "and give each host its own number"
+        ) from None

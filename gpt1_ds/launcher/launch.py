@@ -89,8 +89,13 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
     """Run `module:function` on all ranks: on N local ones that are started here, or as the one rank that this is."""
     if nproc is not None:
         return launch(target, arguments, nproc)
-    if world(None) > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
-        raise LaunchError("WORLD_SIZE is above 1 but MASTER_ADDR and MASTER_PORT are not set; use torchrun or --nproc")
+    if (ranks := world(None)) > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
+        way_out = "use torchrun or --nproc"
+        if "SLURM_STEP_ID" in os.environ:
+            way_out += ", or before srun: export MASTER_PORT=29500 MASTER_ADDR=$(scontrol show hostnames | head -n 1)"
+        raise LaunchError(f"WORLD_SIZE is above 1 but MASTER_ADDR and MASTER_PORT are not set; {way_out}")
+    if ranks > 1:
+        network.port()
     from gpt1_ds.launcher import libraries
 
     if "TORCHELASTIC_RUN_ID" in os.environ:

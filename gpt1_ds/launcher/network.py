@@ -91,12 +91,19 @@ def meeting_point() -> str:
     return f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
 
 
+def port() -> int:
+    """The port where ranks meet. Raises LaunchError for what is none."""
+    given = os.environ.get("MASTER_PORT", "")
+    if not (given.isdecimal() and 0 < int(given) < 2**16):
+        raise LaunchError(f"MASTER_PORT={given}: is no port; choose a free one, the same on all hosts, like 29500")
+    return int(given)
+
+
 def try_port() -> None:
     """Whether rank 0 can listen where the ranks meet; torchrun says it in a traceback only. Raises OSError."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with naming(meeting_point()):
-        port = int(os.environ["MASTER_PORT"])
-        socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6).close()
+        socket.create_server(("", port()), family=family, dualstack_ipv6=family == socket.AF_INET6).close()
 
 
 @contextlib.contextmanager

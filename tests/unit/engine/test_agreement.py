@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, WorldError
 from gpt1_ds.config import Config, load
 from gpt1_ds.engine import agreement
 from gpt1_ds.engine.agreement import compare, digest, facts, first_difference, same_start
@@ -105,6 +106,33 @@ def test_all_ranks_raise_the_same_line() -> None:
         one.join(20)
     line = "train.steps: 0 on ranks 0-1, 1 on rank 2; start all ranks with the same arguments and configuration"
     assert raised == [(line, True)] * 3
+
+
+def test_ranks_of_other_worlds_differ() -> None:
+    """As hosts on which a person exports the variables; the smaller world waited for the larger one, for ever."""
+    store, raised = HashStore(), []
+
+    def rank(number: int) -> None:
+        with pytest.raises(ConfigError) as error:
+            compare(store, number, 2 + number, {"a": "1"})
+        raised.append(str(error.value))
+
+    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join(20)
+    line = "WORLD_SIZE: 2 on rank 0, 3 on rank 1; start all ranks with the same arguments and configuration"
+    assert raised == [line] * 2
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    """Their host's torchrun has ended, and this one's does not know it; or two hosts have the same number."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=0.2))
+    store.set("hash 1", "")
+    with pytest.raises(WorldError, match=r"^ranks 2-3 of 4 did not come: see what their launcher said on the other"):
+        compare(store, 0, 4, {"a": "1"})
 
 
 def test_a_digest_knows_where_parts_end() -> None:

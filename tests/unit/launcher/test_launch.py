@@ -41,7 +41,17 @@ def test_a_rank_does_not_outlive_the_agent_of_torchrun(tmp_path: Path) -> None:
     assert not rank.is_running()
 
 
-NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+NAMES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+)
 
 
 @pytest.fixture
@@ -70,6 +80,17 @@ def test_variables_of_no_rank_are_refused(rank: str, ranks: str | None, environm
     with pytest.raises(LaunchError, match=f"^RANK={rank}, WORLD_SIZE={ranks or 1}: .*unset RANK WORLD_SIZE LOCAL_RANK"):
         launch.world(None)
     assert launch.world(2) == 2, "--nproc starts its own"
+
+
+def test_ranks_of_srun_by_hand_are_told_how_to_meet(environment: pytest.MonkeyPatch) -> None:
+    for name, value in (("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")):
+        environment.setenv(name, value)
+    with pytest.raises(LaunchError, match="or before srun: export MASTER_PORT=29500 MASTER_ADDR="):
+        launch.start(f"{__name__}:live", ("",), None)
+    environment.setenv("MASTER_ADDR", "a")
+    environment.setenv("MASTER_PORT", "b")
+    with pytest.raises(LaunchError, match=r"^MASTER_PORT=b: is no port"):
+        launch.start(f"{__name__}:live", ("",), None)
 
 
 def is_ended(folder: str) -> int:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpt1_ds.common.errors import NodeError, WorldError
+from gpt1_ds.common.errors import LaunchError, NodeError, WorldError
 from gpt1_ds.common.files import explain
 from gpt1_ds.launcher import network
 
@@ -39,6 +39,14 @@ def test_a_port_in_use(taken: str) -> None:
     assert str(told.value) == str(explain(caught.value))
     assert str(told.value) == f"{taken}: the address is in use; try again, or on another node (on node7)"
     assert told.value.host == "node7"
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "70000", "-1", ""])
+def test_what_is_no_port(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a traceback, of torch or of this."""
+    monkeypatch.setenv("MASTER_PORT", given)
+    with pytest.raises(LaunchError, match=f"^MASTER_PORT={given}: is no port; choose a free one"):
+        network.try_port()
 
 
 def test_ranks_that_do_not_come(taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
