@@ -282,7 +282,7 @@ def submit(submission: JobSubmission, share: str) -> str:
         submission.run_dir.create_for_jobs(share)
     else:
         submission.run_dir.create(share, job=True)
-    submission.place.mkdir()
+    submission = _made(submission)
     for name, text in submission.files.items():
         write_atomic(submission.place / name, text)
     answer = call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
@@ -290,6 +290,20 @@ def submit(submission: JobSubmission, share: str) -> str:
     alone = submission.words if submission.script == COMMAND_SCRIPT else []
     status.note_submission(submission.run_dir, job, submission.after, alone)
     return job
+
+
+def _made(submission: JobSubmission) -> JobSubmission:
+    """The submission with its folder made: a free one, where somebody who submitted at the same time has made its."""
+    while True:
+        try:
+            submission.place.mkdir()
+            return submission
+        except FileExistsError:
+            place, taken = next_place(submission.run_dir.slurm), f"{submission.place}/"
+            words = [
+                f"{place}/{word.removeprefix(taken)}" if word.startswith(taken) else word for word in submission.words
+            ]
+            submission = replace(submission, place=place, words=words)
 
 
 def require_sbatch() -> None:

@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import shipped
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load
-from gpt1_ds.slurm.submit import job_settings, layout_problems, sbatch_options
+from gpt1_ds.slurm.submit import job_settings, layout_problems, prepare, sbatch_options, submit
 
 PIECES = [
     "$(touch pwned)",
@@ -190,6 +190,20 @@ def test_a_percent_of_a_folder_stays_one() -> None:
     """SLURM would put the job's name in its place, find no such folder, and end the job without a word."""
     (output,) = (word for word in sbatch_options(load(), RunDir(Path("/disk/100%x/a"))) if "output" in word)
     assert output == "--output=/disk/100%%x/a/slurm/%j.out"
+
+
+def test_two_that_are_submitted_at_the_same_time(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job reads a folder of its own; the second one's was a traceback."""
+    sbatch = in_folder / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text('#!/usr/bin/env bash\n[ "$1" = --test-only ] || { echo "${@: -1}" >>told; echo 7; }\n')
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=":")
+    for submission in [prepare("pretrain", load([], ["run.name=a"])) for _ in range(2)]:
+        assert submit(submission, "private") == "7"
+    places = [in_folder.resolve() / "runs" / "a" / "slurm" / f"submission-{number}" for number in (1, 2)]
+    assert (in_folder / "told").read_text().splitlines() == [str(place / "config.yaml") for place in places]
+    assert all((place / "config.yaml").is_file() for place in places)
 
 
 def test_launchers() -> None:
