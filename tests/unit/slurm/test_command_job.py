@@ -109,6 +109,7 @@ SLOW = 'kill() { builtin kill "$@"; sleep 0.3; }'  # so a command ends before th
         (signal.SIGUSR1, "exit 75", 75, True),
         (signal.SIGUSR1, "exit 0", 0, False),
         (signal.SIGTERM, "exit 75", 75, False),  # SLURM itself requeues what it preempts
+        (signal.SIGINT, "exit 75", 75, False),  # Ctrl-C in an allocation: the command ran on, and nobody saw it
     ],
 )
 def test_a_command_is_asked_to_end(number: int, ending: str, code: int, again: bool, slow: str, place: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_command_is_asked_to_end(number: int, ending: str, code: int, again: b
     assert ("requeue 7" in (place / "told").read_text().splitlines()) == again, said
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
 def test_ranks_that_end_while_their_job_is_asked_to_end(number: int, tmp_path: Path) -> None:
     """Their status counts, not that of `wait`, which a trap ended: here the ranks are gone before the script looks."""
     (tmp_path / "slurm").mkdir()
