@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ class _Build:
     out: Path
     options: Options
 
-    @property
+    @cached_property  # each unit asks for it, and inputs may be many files
     def key(self) -> str:
         """Names inputs (by name, size and time of change), tokenizer and options."""
         files = [[(file.name, file.size, file.changed) for file in one.files] for one in self.inputs]
@@ -186,6 +187,8 @@ class _Build:
             raise self._useless("too little text to train on; add more")
         with published_folder(self.out / TOKENIZER) as folder:
             copy_tokenizer(self.tokenizer_folder, folder)
+            if load_tokenizer(folder).fingerprint != self.tokenizer.fingerprint:
+                raise DataError(f"{self.tokenizer_folder}: another tokenizer than when the build began; run again")
         write_json(self.out / DESCRIPTION, self._describe(units, summaries, splits))
         shutil.rmtree(self.out / PARTS)
         return Dataset(self.out)

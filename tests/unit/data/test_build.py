@@ -260,6 +260,35 @@ def test_finished_parts_are_used_again(
     assert content(out) == expected
 
 
+def test_what_names_a_build_is_computed_once(
+    tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of n inputs, each a unit, it is the work of n files: for each unit it would be that of n * n."""
+    files = [tmp_path / f"{number}.txt" for number in range(20)]
+    for number, file in enumerate(files):
+        file.write_text(f"kalo {number}")
+    asked: list[int] = []
+    described = build_module.Options.described
+    monkeypatch.setattr(build_module.Options, "described", lambda options: asked.append(1) or described(options))
+    build(files, tokenizer_folder, tmp_path / "out", workers=1)
+    assert len(asked) == 2, "for the key and for dataset.json"
+
+
+def test_a_tokenizer_that_another_replaces_meanwhile(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    place, out = tmp_path / "tokenizer", tmp_path / "out"
+    shutil.copytree(tokenizer_folder, place)
+
+    def replace_it(done: float, *_: object) -> None:
+        if done:
+            shutil.rmtree(place)
+            train_tokenizer([corpus], place, 320)
+
+    with pytest.raises(DataError, match="another tokenizer than when the build began; run again"):
+        build([corpus], place, out, workers=1, show=replace_it)
+    assert not (out / "dataset.json").exists()
+    assert not (out / "tokenizer").exists()
+
+
 def test_leftovers_of_another_build_are_removed(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     def stop(_: float, words: str, total: float) -> None:
         if words != "0 tokens":
