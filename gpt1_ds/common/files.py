@@ -29,6 +29,7 @@ _WRONG = {  # what was judged wrong: it stays so
     errno.ELOOP: "a link that leads back to itself; remove it",
     errno.EISDIR: "a folder, not a file; remove it, or name a file",
     errno.ENOTDIR: "a part of this path is a file, not a folder; name another place",
+    errno.EMFILE: "this process has as many files open as it may; raise the limit (`ulimit -n`)",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 _PASSING = {  # faults of the world, the same for every node

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
+import weakref
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,10 @@ MOST_MEMORY = 128 << 20  # bytes that its description may take: of tens of thous
 SPLITS = ("train", "validation")
 SENTENCE_COUNTS = "sentences"  # in the entry of a split
 COUNTED = ("sentences", "one_sentence_documents", "empty_documents")
-OPEN_SHARDS = 100  # of a split; each takes a few file descriptors
+OPEN_SHARDS = 100  # of all datasets of the process; each takes five file descriptors, of which it may have 1024
 _BUILD = "make one with `gpt1-ds data build`"
 _AGAIN = "build the dataset again in another folder"
+_lock = threading.Lock()  # batches are read ahead in a thread of their own
 
 
 class TokenStream:
@@ -50,7 +53,7 @@ class TokenStream:
             _check_shard(shard)
             self._starts.append(self._starts[-1] + shard["tokens"])
             self._first_documents.append(self._first_documents[-1] + shard["documents"])
-        self.shard = lru_cache(OPEN_SHARDS)(self._opened)
+        self._open: dict[int, Shard] = {}
 
     @property
     def documents_with_text(self) -> int:
@@ -100,8 +103,23 @@ class TokenStream:
             return range(0)
         return range(self._document_at(start), self._document_at(start + count - 1) + 1)
 
+    def shard(self, number: int) -> Shard:
+        """The open shard; opening checks it, and closes the one that was not asked for the longest time where
+        OPEN_SHARDS are open. Raises DataError for a damaged one.
+        """
+        with _lock:
+            if number not in self._open:
+                self._open[number] = self._opened(number)
+            found, key = self._open[number], (weakref.ref(self), number)
+            _asked_for[key] = None
+            _asked_for.move_to_end(key)
+            while len(_asked_for) > OPEN_SHARDS:
+                (stream, oldest), _ = _asked_for.popitem(last=False)
+                if (holder := stream()) is not None:
+                    del holder._open[oldest]
+            return found
+
     def _opened(self, number: int) -> Shard:
-        """The open shard; opening checks it. Raises DataError for a damaged one."""
         entry = self.shards[number]
         shard = Shard(self.folder / entry["name"])
         found = (len(shard.tokens), shard.sequences, shard.dtype)
@@ -121,6 +139,9 @@ class TokenStream:
             raise ValueError(f"token {token} is not within the {self.tokens} of {self.folder} {self.name}")
         number = self._shard_at(token)
         return self._first_documents[number] + self.shard(number).document_at(token - self._starts[number])
+
+
+_asked_for: OrderedDict[tuple[weakref.ref[TokenStream], int], None] = OrderedDict()  # open shards, the latest last
 
 
 class Dataset:

@@ -81,6 +81,8 @@ def test_system_errors_are_explained() -> None:
     assert explained is not None
     assert str(explained) == "/runs/x: no space left on the device; free some"
     assert explain(OSError(errno.ENOENT, "no such file")) is None
+    explained = explain(OSError(errno.EMFILE, "Too many open files"))  # a mapping's error names no file
+    assert str(explained) == "a file: this process has as many files open as it may; raise the limit (`ulimit -n`)"
     explained = explain(OSError(errno.EROFS, "", "/ro/.tok.03a88c3d.tmp/model"))
     assert str(explained) == "/ro/tok/model: read-only file system; choose a place you may write to"
 

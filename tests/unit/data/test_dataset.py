@@ -94,6 +94,19 @@ def test_open_shards_are_few(folder: Path, tokens: np.ndarray, monkeypatch: pyte
     assert len(os.listdir("/proc/self/fd")) <= before + 2 * 5
 
 
+def test_open_shards_of_all_datasets_together_are_few(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twenty datasets of many shards a process would else have more files open than it may."""
+    monkeypatch.setattr(dataset, "OPEN_SHARDS", 3)
+    before = len(os.listdir("/proc/self/fd"))
+    streams = [Dataset(folder).split("train") for _ in range(4)]
+    for number in (0, 1, 0):
+        for stream in streams:
+            assert stream.shard(number) is stream.shard(number)
+    assert len(os.listdir("/proc/self/fd")) <= before + 3 * 5
+    del stream, streams
+    assert len(os.listdir("/proc/self/fd")) <= before, "a dataset that is gone has no file open"
+
+
 def test_documents_of_ranges(stream: TokenStream, tokens: np.ndarray) -> None:  # type: ignore[type-arg]
     ends = np.flatnonzero(tokens == 1) + 1
     assert stream.documents == len(ends)
