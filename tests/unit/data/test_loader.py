@@ -76,6 +76,22 @@ def test_held_out_batches_cover_every_window_once(tiny_data: Path) -> None:
     assert len(held_out.batches(BatchShape(16, 4), limit=2)) == 2
 
 
+def test_held_out_text_is_read_batch_by_batch(tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus holds out as many tokens as memory has bytes."""
+    dataset = Dataset(tiny_data)
+    held_out = HeldOutData(dataset.split("validation"), dataset.data_hash, 32)
+    asked: list[int] = []
+    one = HeldOutData._batch
+    monkeypatch.setattr(
+        HeldOutData, "_batch", lambda data, number, shape: asked.append(number) or one(data, number, shape)
+    )
+    batches = held_out.batches(BatchShape(16, 4))
+    assert len(batches) > 2
+    assert asked == []
+    for number, _ in enumerate(batches):
+        assert asked == list(range(number + 1))
+
+
 def test_blending_sources(tiny_data: Path) -> None:
     stream, data_hash = Dataset(tiny_data).split("train"), Dataset(tiny_data).data_hash
     both = TrainingData([stream, stream], [data_hash, data_hash + "2"], [3, 1], context=32, seed=1)
