@@ -172,8 +172,8 @@ class HeldOut(ABC):
         self.stream, self.rows = stream, rows
 
     def batches(self, shape: BatchShape, limit: int = 0) -> Sequence[list[Any]]:
-        """This rank's micro-batches of the first `limit` global batches (0: all), Rows or TextRows, each read when it is
-        asked for; the last is filled up with row -1.
+        """This rank's micro-batches of the first `limit` global batches (0: all), Rows or TextRows, read when they
+        are asked for; the last is filled up with row -1.
         """
         total = math.ceil(self.rows / shape.global_batch)
         return _Batches(self, shape, range(min(limit or total, total)))

@@ -127,7 +127,9 @@ class Chart {
     if (!zoomed) this.spec.marks.forEach((mark) => see(mark.value));
     if (least > most) [least, most] = [this.logY ? 0.1 : 0, 1];
     if (this.logY) return [least / 1.04, most * 1.04];
-    const air = (most - least || Math.abs(most) || 1) * 0.05;
+    const size = Math.max(Math.abs(least), Math.abs(most));
+    const span = most - least > 1e-9 * size ? most - least : size || 1; // the mean of equal values is rounded
+    const air = span * 0.05;
     return [least >= 0 && least - air < 0 ? 0 : least - air, most + air];
   }
 

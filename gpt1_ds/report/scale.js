@@ -29,8 +29,10 @@ function ticks(low, high, wanted, log) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.75);
   const found = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) {
-    found.push(Number((index * step).toPrecision(12)));
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  for (let more = 0; more <= last - first; more++) { // a number of 2 ** 53 plus one is the same number
+    found.push(Number(((first + more) * step).toPrecision(12)));
   }
   return found;
 }

@@ -7,13 +7,16 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
 from gpt1_ds.report.page import write_report
+from gpt1_ds.report.profile_page import write_profile
 from tests.shipped.test_scaling_page_browser import browser, visit  # noqa: F401
 from tests.unit.report.test_page import run  # noqa: F401
+from tests.unit.report.test_profile_page import summary, write
 from tests.unit.tracking.test_record import train_record
 
 # What a person does, and what is then on the page, as JSON in an element that the dump shows.
@@ -125,3 +128,48 @@ def test_values_axes_zoom_and_themes(browser: str, page: Path) -> None:  # noqa:
     assert all(upper[1] <= lower[0] + 1 for upper, lower in itertools.pairwise(rows)), "nor another label"
     assert seen["settings"] == 0, "the same run twice differs in nothing"
     assert seen["found"] == ["optimizer.lr"]
+
+
+def seen_by(browser: str, page: Path, expression: str, *flags: str) -> Any:  # noqa: F811
+    """The value of a JavaScript expression when the page has loaded, with nothing on its console."""
+    tell = (
+        f"document.body.append(Object.assign(document.createElement('pre'), {{id: 'seen', textContent: {expression}}}))"
+    )
+    page.write_text(page.read_text().replace("</body>", f"<script>{tell}</script></body>"))
+    document, console = visit(browser, page, "--dump-dom", *flags)
+    assert console == []
+    found = re.search(r'<pre id="seen">([^<]*)</pre>', document)
+    assert found is not None, "the page came to its end"
+    return json.loads(found[1])
+
+
+def test_a_stretch_of_equal_values_has_axes(browser: str, run: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Their moving average stops just below them: of such heights a tick and one step more are the same number."""
+    lines = [asdict(train_record(step, loss=6.0, clipped=float(step > 100))) for step in range(1, 1502)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = write_report([run], tmp_path / "out")
+    texts = "[...document.querySelectorAll('#chart-clipped .axes text')].map((text) => text.textContent)"
+    seen = seen_by(browser, page, f"(zoomed([10000, 15000]), JSON.stringify({texts}))", "--window-size=1280,900")
+    assert "1" in seen
+    assert len(seen) < 40
+
+
+def test_ticks_of_nearly_equal_numbers_come_to_an_end(browser: str, run: Path, tmp_path: Path) -> None:  # noqa: F811
+    page = write_report([run], tmp_path / "out")
+    assert seen_by(browser, page, "JSON.stringify(ticks(1 - 2 ** -53, 1 + 2 ** -52, 5, false).length)") < 20
+
+
+def test_scores_are_in_sight_on_a_small_screen(browser: str, run: Path, tmp_path: Path) -> None:  # noqa: F811
+    page = write_report([run], tmp_path / "out")
+    cell = "document.querySelector('#evaluations + .wide td:last-child')"
+    expression = f"JSON.stringify([{cell}.getBoundingClientRect().right, innerWidth])"
+    right, width = seen_by(browser, page, expression, "--window-size=400,900")
+    assert right <= width <= 500, "some browsers have no smaller window"
+
+
+def test_words_of_a_profile_are_as_light_as_its_numbers_on_a_dark_page(browser: str, tmp_path: Path) -> None:  # noqa: F811
+    write(tmp_path, summary(2))
+    colour = "(one) => getComputedStyle(document.querySelector(one)).color"
+    colours = f"JSON.stringify(['.numbers td.word', '.numbers td:not(.word)'].map({colour}))"
+    word, number = seen_by(browser, write_profile(tmp_path), colours, "--blink-settings=preferredColorScheme=0")
+    assert word == number
