@@ -15,7 +15,6 @@ from gpt1_ds.data.dataset import COUNTED, TokenStream
 from gpt1_ds.data.windows import Int64s
 
 BLOCK_SENTENCES = 1 << 20
-_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -46,25 +45,35 @@ class Sentences:
 
     def __init__(self, stream: TokenStream) -> None:
         self.stream = stream
-        bases, tokens, ends_D, eods_D = [0], [0], [_NONE], [_NONE]
+        bases, tokens = [0], [0]
         for number, entry in enumerate(stream.shards):
             shard, documents = stream.shard(number), entry["documents"]
             shard.check_documents()
             if documents not in (len(shard.documents) - 1, len(shard.documents) - 2):
                 raise DataError(f"{shard.idx_path}: {len(shard.documents) - 1} documents, but {documents} were written")
-            ends_D.append(shard.documents[1 : documents + 1] + bases[-1])
-            eods_D.append(shard.document_ends(0, documents) - 1 + tokens[-1])
             bases.append(bases[-1] + shard.sequences)
             tokens.append(tokens[-1] + entry["tokens"])
         self.count = bases[-1]
         self._bases, self._tokens = np.array(bases), np.array(tokens)  # first sentence and token of each shard
-        stop_D, eod_D = np.concatenate(ends_D), np.concatenate(eods_D)
-        first_D = np.concatenate([_NONE, [0], stop_D])[: len(stop_D)]
-        stop_D = stop_D - (self._look_up(stop_D - 1)[0] == eod_D)  # <eod> may be a sequence of its own
-        has_text_D = stop_D > first_D
-        self.first_D, self.stop_D, self.eod_D = first_D[has_text_D], stop_D[has_text_D], eod_D[has_text_D]
+        facts_3D, found, begin = np.empty((3, sum(entry["documents"] for entry in stream.shards)), dtype=np.int64), 0, 0
+        for stop_D in self._document_stops():
+            first_D, begin = np.concatenate([[begin], stop_D[:-1]]), int(stop_D[-1])
+            start_D, end_D = self._look_up(stop_D - 1)
+            stop_D = stop_D - (start_D == end_D - 1)  # <eod> may be a sequence of its own
+            has_text_D = stop_D > first_D
+            block_3D = np.stack([first_D, stop_D, end_D - 1])[:, has_text_D]
+            facts_3D[:, found : found + block_3D.shape[1]] = block_3D
+            found += block_3D.shape[1]
+        self.first_D, self.stop_D, self.eod_D = facts_3D[:, :found]
         """int64 [D] each: the first sentence of a document, the one after its last, and its `<eod>`'s token."""
         self.documents = len(self.first_D)
+
+    def _document_stops(self) -> Iterator[Int64s]:
+        """The sentence after the last one of each document, some documents at a time: their texts are many."""
+        for number, entry in enumerate(self.stream.shards):
+            for first in range(0, entry["documents"], BLOCK_SENTENCES):
+                last = min(first + BLOCK_SENTENCES, entry["documents"])
+                yield self.stream.shard(number).documents[first + 1 : last + 1] + self._bases[number]
 
     def document(self, sentence_N: Int64s) -> Int64s:
         """The document, of those with text, that holds each sentence."""

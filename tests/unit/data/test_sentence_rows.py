@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -317,3 +318,20 @@ def test_text_without_sentences(tmp_path: Path) -> None:
     assert none.sentence_counts == {"sentences": 0, "one_sentence_documents": 0, "empty_documents": 2}
     with pytest.raises(DataError, match=r"its train split has no text"):
         FullSentences(Sentences(none), CONTEXT, "hash", 1)
+
+
+def test_looking_through_documents_takes_little_more_memory_than_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [[2, 3] if number % 9 else [] for number in range(9_000)]
+    stream = stream_of(tmp_path, documents, shard_tokens=20_011)
+    expected = Sentences(stream)
+    monkeypatch.setattr(sentences_module, "BLOCK_SENTENCES", 500)
+    tracemalloc.start()
+    found = Sentences(stream)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.documents == 8_000
+    for name in ("first_D", "stop_D", "eod_D"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+    assert peak < 40 * len(documents), "24 bytes are kept of each"
