@@ -221,30 +221,35 @@ def _text_of(line: bytes, key: str) -> str | None:
 
 def _explain(error: Exception, segment: Segment, number: int) -> str:
     """One line for a line of a .jsonl file that cannot be read; `number` counts from the segment's first line."""
-    before = Segment(segment.file, 0, segment.start)
-    line = number + (sum(chunk.count(b"\n") for chunk in _chunks(before)) if segment.start else 0)
     reason = " ".join(str(error).split())
     if isinstance(error, UnicodeDecodeError):
         reason = f"byte {error.start} of the line is not UTF-8 ({error.reason})"
     elif isinstance(error, UnicodeEncodeError):
         reason = f"`{segment.file.text_key}` holds half of a surrogate pair"
-    return f'{segment.file}: line {line}: {reason}; each line must be like {{"{segment.file.text_key}": "..."}}'
+    return f'{_place_of(segment, number)}: {reason}; each line must be like {{"{segment.file.text_key}": "..."}}'
+
+
+def _place_of(segment: Segment, number: int) -> str:
+    """File and line of the segment's n-th line."""
+    before = Segment(segment.file, 0, segment.start)
+    line = number + (sum(chunk.count(b"\n") for chunk in _chunks(before)) if segment.start else 0)
+    return f"{segment.file}: line {line}"
 
 
 def _lines(segment: Segment) -> Iterator[bytes]:
     parts: list[bytes] = []  # of a line that continues in the next chunk
-    size = 0
+    size, number = 0, 1
     for chunk in _chunks(segment):
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             yield b"".join([*parts, line])
-            parts, size = [], 0
+            parts, size, number = [], 0, number + 1
         parts.append(rest)
         size += len(rest)
         if size > MAX_LINE_BYTES:
             raise DataError(
-                f"{segment.file}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; cut the document, or write "
-                "it as a .txt file"
+                f"{_place_of(segment, number)}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; cut the document, "
+                "or write it as a .txt file"
             )
     yield b"".join(parts)
 

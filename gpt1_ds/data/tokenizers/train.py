@@ -103,13 +103,14 @@ def _cut_lines(blocks: Iterable[str]) -> Iterator[str]:
     """Lines of at most PIECE_LETTERS characters; a cut keeps the space with the word that follows it."""
     for block in blocks:
         for line in block.split("\n"):
-            while len(line) > PIECE_LETTERS:
-                at = line.rfind(" ", 1, PIECE_LETTERS)
-                at = at if at > 0 else PIECE_LETTERS
-                yield line[:at]
-                line = line[at:]
+            start = 0  # a line without its beginning would be copied at each cut
+            while len(line) - start > PIECE_LETTERS:
+                at = line.rfind(" ", start + 1, start + PIECE_LETTERS)
+                at = at if at > 0 else start + PIECE_LETTERS
+                yield line[start:at]
+                start = at
             if line:
-                yield line
+                yield line[start:]
 
 
 def reservoir(items: Iterable[str], size: int) -> list[str]:

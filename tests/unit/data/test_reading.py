@@ -147,10 +147,11 @@ def test_broken_lines(tmp_path: Path, line: bytes, reason: str, unit_bytes: int)
     assert reason in message
 
 
-def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("unit_bytes", [5, 1 << 24])
+def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit_bytes: int) -> None:
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1 << 20)
-    path = write(tmp_path / "a.jsonl", b'{"text": "' + b"x" * (3 << 20) + b'"}')
-    assert "a line is longer than 1 MiB" in error(path)
+    path = write(tmp_path / "a.jsonl", b'{"text": "fine"}\n' * 2 + b'{"text": "' + b"x" * (3 << 20) + b'"}')
+    assert "line 3: a line is longer than 1 MiB" in error(path, unit_bytes)
 
 
 @pytest.mark.parametrize("cut", [5, 30, -4])

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,13 @@ def test_long_lines_are_cut_not_dropped() -> None:
     pieces = list(_cut_lines(["short\n", f"{line}\n\n"]))
     assert "".join(pieces) == "short" + line
     assert max(map(len, pieces)) <= 256
+
+
+def test_the_time_to_cut_a_line_grows_with_its_length() -> None:
+    """With its square these would take more than ten seconds."""
+    begin = time.perf_counter()
+    assert sum(map(len, _cut_lines(["kalo " * 1_600_000]))) == 8_000_000
+    assert time.perf_counter() - begin < 3
 
 
 def test_a_reservoir_is_a_fair_sample() -> None:
