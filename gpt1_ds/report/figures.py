@@ -93,7 +93,7 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     if chart.get("log"):
         axes.set_yscale("log")
     if probes:
-        axes.set_xscale("log")
+        log_axis(axes.xaxis)
     else:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
     axes.grid(alpha=0.25)

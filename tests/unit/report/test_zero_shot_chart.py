@@ -64,6 +64,18 @@ def test_a_line_per_probe_over_the_steps(run: Path) -> None:
     assert axes.get_xscale() == "log"
 
 
+@pytest.mark.parametrize(("steps", "some"), [((20, 40, 60), {"20", "40", "60"}), ((0, 1000, 100_000), {"1K", "100K"})])
+def test_steps_are_written_out(run: Path, steps: tuple[int, ...], some: set[str]) -> None:
+    """Within a decade matplotlib's own labels are products, such as 2 x 10^1."""
+    add(run, *(entry("sst2", step, accuracy=0.6) for step in steps))
+    figure = figures.draw(curves.data([read(run)]))["zero_shot"]
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    shown = {text.get_text() for text in axes.xaxis.get_ticklabels(which="both")} - {""}
+    assert some <= shown
+    assert not [text for text in shown if "^" in text]
+
+
 def test_a_control_is_dashed_in_the_colour_of_its_probe(run: Path) -> None:
     add(run, entry("copa", 10, accuracy=0.75, control=0.5), entry("copa", 100, accuracy=0.85, control=0.6))
     add(run, entry("sst2", 10, accuracy=0.5), entry("sst2", 100, accuracy=0.6, control=0.5))
