@@ -24,6 +24,11 @@ function eventClass(kind, bad) {
   return kind === "saved" ? "saved" : ["started", "resumed", "stopped"].includes(kind) ? "turn" : "note";
 }
 
+/** The class of a curve's parts: after eight curves colours come again, and their lines are dotted. */
+function curveClass(series) {
+  return series.colour < 8 ? series.style : series.style + " again";
+}
+
 class Chart {
   /** `view` is shared by all charts: axis, logX, reach (of smoothing, in steps), zoom, unit, bad,
    * margin (right of the plots). */
@@ -51,7 +56,7 @@ class Chart {
   }
 
   entry(series, index) {
-    const button = element("button", series.style, this.legend);
+    const button = element("button", curveClass(series), this.legend);
     button.type = "button";
     button.setAttribute("aria-pressed", "true");
     button.title = "hide or show this curve";
@@ -173,7 +178,7 @@ class Chart {
   }
 
   drawCurve(parent, series, curve) {
-    const group = node("g", { class: series.style, style: `--c: var(--c${series.colour % 8})` }, parent);
+    const group = node("g", { class: curveClass(series), style: `--c: var(--c${series.colour % 8})` }, parent);
     const points = (values) =>
       values.flatMap((value, row) => {
         const [x, y] = [this.x(curve.x[row]), value === null ? NaN : this.y(value)];

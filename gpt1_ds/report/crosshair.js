@@ -50,7 +50,7 @@ function crosshair(chart, at, active) {
   element("b", "", tip, where(curves[first].table, nearestRow));
   const listed = chart.width > NARROW ? found : []; // the legend has the values, too
   for (const [index, row] of listed) {
-    const line = element("div", spec.series[index].style, tip);
+    const line = element("div", curveClass(spec.series[index]), tip);
     line.style.setProperty("--c", `var(--c${spec.series[index].colour % 8})`);
     element("i", "", line);
     const own = curves[index].table.step[row];

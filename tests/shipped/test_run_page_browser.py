@@ -173,3 +173,11 @@ def test_words_of_a_profile_are_as_light_as_its_numbers_on_a_dark_page(browser: 
     colours = f"JSON.stringify(['.numbers td.word', '.numbers td:not(.word)'].map({colour}))"
     word, number = seen_by(browser, write_profile(tmp_path), colours, "--blink-settings=preferredColorScheme=0")
     assert word == number
+
+
+def test_of_nine_runs_no_two_have_the_same_curve(browser: str, run: Path, tmp_path: Path) -> None:  # noqa: F811
+    page = write_report([run] * 9, tmp_path / "out")
+    look = "(one) => {const {stroke, strokeDasharray} = getComputedStyle(one); return stroke + strokeDasharray}"
+    curves = "[...document.querySelectorAll('#chart-loss g.line path:not(.raw, .absent)')]"
+    drawn = seen_by(browser, page, f"JSON.stringify({curves}.map({look}))", "--window-size=1280,900")
+    assert len(drawn) == len(set(drawn)) == 9
