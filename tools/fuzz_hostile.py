@@ -159,7 +159,7 @@ def read_dataset(folder: Path, words: Sequence[str]) -> None:
         objective.batch(rows)
         data.training.documents(step, rows.row_B.tolist(), BatchShape(4, 2))
     if data.held_out is not None:
-        data.held_out.batches(BatchShape(4, 2), 2)
+        list(data.held_out.batches(BatchShape(4, 2), 2))
 
 
 def use_run(folder: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 import weakref
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ COUNTED = ("sentences", "one_sentence_documents", "empty_documents")
 OPEN_SHARDS = 100  # of all datasets of the process; each takes five file descriptors, of which it may have 1024
 _BUILD = "make one with `gpt1-ds data build`"
 _AGAIN = "build the dataset again in another folder"
-_lock = threading.Lock()  # batches are read ahead in a thread of their own
 
 
 class TokenStream:
@@ -53,7 +51,7 @@ class TokenStream:
             _check_shard(shard)
             self._starts.append(self._starts[-1] + shard["tokens"])
             self._first_documents.append(self._first_documents[-1] + shard["documents"])
-        self._open: dict[int, Shard] = {}
+        weakref.finalize(self, _close_all)  # of a dataset that is gone no file stays open
 
     @property
     def documents_with_text(self) -> int:
@@ -104,20 +102,8 @@ class TokenStream:
         return range(self._document_at(start), self._document_at(start + count - 1) + 1)
 
     def shard(self, number: int) -> Shard:
-        """The open shard; opening checks it, and closes the one that was not asked for the longest time where
-        OPEN_SHARDS are open. Raises DataError for a damaged one.
-        """
-        with _lock:
-            if number not in self._open:
-                self._open[number] = self._opened(number)
-            found, key = self._open[number], (weakref.ref(self), number)
-            _asked_for[key] = None
-            _asked_for.move_to_end(key)
-            while len(_asked_for) > OPEN_SHARDS:
-                (stream, oldest), _ = _asked_for.popitem(last=False)
-                if (holder := stream()) is not None:
-                    del holder._open[oldest]
-            return found
+        """The open shard; opening checks it. Raises DataError for a damaged one."""
+        return _open(weakref.ref(self), number)
 
     def _opened(self, number: int) -> Shard:
         entry = self.shards[number]
@@ -141,7 +127,16 @@ class TokenStream:
         return self._first_documents[number] + self.shard(number).document_at(token - self._starts[number])
 
 
-_asked_for: OrderedDict[tuple[weakref.ref[TokenStream], int], None] = OrderedDict()  # open shards, the latest last
+@lru_cache(OPEN_SHARDS)
+def _open(stream: weakref.ref[TokenStream], number: int) -> Shard:
+    holder = stream()
+    assert holder is not None, "it asks"
+    return holder._opened(number)
+
+
+def _close_all() -> None:
+    """Shards in use are opened again."""
+    _open.cache_clear()
 
 
 class Dataset:

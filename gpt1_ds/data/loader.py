@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,31 +171,17 @@ class HeldOut(ABC):
     def __init__(self, stream: TokenStream, rows: int) -> None:
         self.stream, self.rows = stream, rows
 
-    def batches(self, shape: BatchShape, limit: int = 0) -> Sequence[list[Any]]:
-        """This rank's micro-batches of the first `limit` global batches (0: all), Rows or TextRows, read when they
-        are asked for; the last is filled up with row -1.
+    def batches(self, shape: BatchShape, limit: int = 0) -> Iterator[list[Any]]:
+        """Yields this rank's micro-batches of the first `limit` global batches (0: all), Rows or TextRows; the last is
+        filled up with row -1. Of a corpus's held-out text not all fit memory.
         """
         total = math.ceil(self.rows / shape.global_batch)
-        return _Batches(self, shape, range(min(limit or total, total)))
+        for number in range(min(limit or total, total)):
+            yield self._batch(number, shape)
 
     @abstractmethod
     def _batch(self, number: int, shape: BatchShape) -> list[Any]:
         """This rank's micro-batches of a global batch."""
-
-
-@dataclass(frozen=True)
-class _Batches(Sequence[list[Any]]):
-    """All of them in memory would be 8 bytes for each token of the split."""
-
-    held_out: HeldOut
-    shape: BatchShape
-    numbers: range
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.held_out._batch(self.numbers[at], self.shape)
 
 
 class HeldOutData(HeldOut):

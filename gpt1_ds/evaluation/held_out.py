@@ -33,9 +33,9 @@ def held_out_loss(
     assert data.held_out is not None, "the caller checks that there is a validation split"
     total, predicted, left, text_bytes = 0.0, 0, data.held_out.rows, 0
     bytes_per_token = data.tokenizer.token_bytes() if objective.predicts_all else None
-    batches, masked = data.held_out.batches(shape, limit), MaskedMeasures(engine, objective, shape)
-    for done, rows in enumerate(batches):
-        show(done, total=len(batches))
+    masked = MaskedMeasures(engine, objective, shape)
+    for done, rows in enumerate(data.held_out.batches(shape, limit)):
+        show(done, total=math.ceil(data.held_out.rows / shape.global_batch))
         if objective.predicts_places:
             masked.add(rows, left)
         else:

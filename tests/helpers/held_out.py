@@ -41,7 +41,7 @@ def measure(overrides: list[str], plainly: bool) -> dict[str, Any]:
     assert later == {**found, "step": 9}, "masks do not depend on the step"
     found["mask_deviation"] = mask_deviation(engine, data, draws, shape, limit=2)
     if plainly:
-        found["plain"] = _plain(engine.module, data.held_out.batches(shape), draws[0])
+        found["plain"] = _plain(engine.module, list(data.held_out.batches(shape)), draws[0])
     dist.destroy_process_group()
     return found
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_a_shard_that_was_cut_after_it_was_opened(stream: TokenStream, folder: P
 
 
 def test_open_shards_are_few(folder: Path, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[type-arg]
-    monkeypatch.setattr(dataset, "OPEN_SHARDS", 2)
+    monkeypatch.setattr(dataset, "_open", lru_cache(2)(dataset._open.__wrapped__))
     stream = Dataset(folder).split("train")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
@@ -96,7 +97,7 @@ def test_open_shards_are_few(folder: Path, tokens: np.ndarray, monkeypatch: pyte
 
 def test_open_shards_of_all_datasets_together_are_few(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twenty datasets of many shards a process would else have more files open than it may."""
-    monkeypatch.setattr(dataset, "OPEN_SHARDS", 3)
+    monkeypatch.setattr(dataset, "_open", lru_cache(3)(dataset._open.__wrapped__))
     before = len(os.listdir("/proc/self/fd"))
     streams = [Dataset(folder).split("train") for _ in range(4)]
     for number in (0, 1, 0):

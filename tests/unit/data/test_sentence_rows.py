@@ -273,14 +273,14 @@ def test_the_special_tokens_of_a_row(sentences: Sentences, make: Make) -> None:
 def test_held_out_rows_are_each_there_once(sentences: Sentences, make: Make) -> None:
     held_out = SentenceHeldOut(make(sentences, CONTEXT, "hash", 0), CONTEXT, SPECIAL)
     shape = BatchShape(16, 4, 2, 0)
-    parts = [held_out.batches(BatchShape(16, 4, 2, rank)) for rank in (0, 1)]
+    parts = [list(held_out.batches(BatchShape(16, 4, 2, rank))) for rank in (0, 1)]
     numbers = [rows.number_B[rows.row_B >= 0] for part in parts for batch in part for rows in batch]
     assert sorted(np.concatenate(numbers)) == list(range(held_out.rows))
     filling = parts[1][-1][-1]
     assert filling.row_B[-1] == -1
     assert filling.lengths_G.tolist().count(0) == -held_out.rows % 16
     assert (filling.tokens_BS[-1] == SPECIAL.pad).all()
-    assert len(held_out.batches(shape, limit=2)) == 2
+    assert len(list(held_out.batches(shape, limit=2))) == 2
 
 
 def test_sources_are_blended_by_weight(sentences: Sentences, tmp_path: Path) -> None:

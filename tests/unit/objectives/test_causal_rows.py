@@ -46,7 +46,7 @@ def test_what_fills_a_batch_up_weighs_nothing(sentence_data: Path) -> None:
     data = open_data(config)
     objective = pretraining_objective(config, data.tokenizer, data.data_hash)
     assert data.held_out is not None
-    rows = data.held_out.batches(BatchShape(2 * data.held_out.rows, 2 * data.held_out.rows))[0][0]
+    ((rows,),) = data.held_out.batches(BatchShape(2 * data.held_out.rows, 2 * data.held_out.rows))
     weights_SB = objective.batch(rows).labels[1]
     assert not weights_SB[:, rows.row_B < 0].any()
     assert (rows.row_B < 0).any()

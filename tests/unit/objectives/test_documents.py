@@ -148,7 +148,7 @@ def test_the_documents_of_a_dataset(family: str, kind: str, short_documents: Pat
     for one in found:
         assert all(before == after or before[1] == after[0] for before, after in pairwise(pairs(one)))
     assert data.held_out is not None
-    assert objective.batch(data.held_out.batches(shape, 1)[0][0]).bounds is not None
+    assert objective.batch(next(data.held_out.batches(shape, 1))[0]).bounds is not None
     assert Communication(config, 1).facts == row_facts(rows.row_B, None, found).nbytes // 8, "as planned"
     other = load([], [*words[:-1], "data.documents=joined"])
     assert pretraining_objective(other, data.tokenizer).batch(rows).bounds is None
