@@ -20,7 +20,8 @@ class Run:
     words: list[str]
 
     def __call__(self) -> int:
-        submitit.helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+        # overwrite: RANK and the like may be of the shell that submitted
+        submitit.helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
         from gpt1_ds.cli import main
 
         return main(self.words)

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 def test_losses_are_those_of_the_program(tiny_data: Path, tmp_path: Path) -> None:
     words = [*runs.TINY, f"data.path={tiny_data}", "train.steps=4"]
     command = [sys.executable, ROOT / "launch" / "submitit_run.py", "--cluster", "local", "--ranks", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment.pop("LOCAL_RANK", None)  # of a test before it that trained in this process
+    leftover = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "5"}  # of the shell that submits
+    environment = {**os.environ, **leftover, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--folder", tmp_path / "jobs", "pretrain", *words, f"run.dir={tmp_path / 'there'}"],
         **{"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240},
