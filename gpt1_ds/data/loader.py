@@ -171,13 +171,13 @@ class HeldOut(ABC):
     def __init__(self, stream: TokenStream, rows: int) -> None:
         self.stream, self.rows = stream, rows
 
+    def count(self, shape: BatchShape, limit: int = 0) -> int:
+        """Returns how many the first `limit` global batches (0: all) are."""
+        return min(limit or self.rows, math.ceil(self.rows / shape.global_batch))
+
     def batches(self, shape: BatchShape, limit: int = 0) -> Iterator[list[Any]]:
-        """Yields this rank's micro-batches of the first `limit` global batches (0: all), Rows or TextRows; the last is
-        filled up with row -1. Of a corpus's held-out text not all fit memory.
-        """
-        total = math.ceil(self.rows / shape.global_batch)
-        for number in range(min(limit or total, total)):
-            yield self._batch(number, shape)
+        """Yields this rank's micro-batches of each, Rows or TextRows; the last is filled up with row -1."""
+        return (self._batch(number, shape) for number in range(self.count(shape, limit)))  # all do not fit memory
 
     @abstractmethod
     def _batch(self, number: int, shape: BatchShape) -> list[Any]:

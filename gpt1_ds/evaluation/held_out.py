@@ -35,7 +35,7 @@ def held_out_loss(
     bytes_per_token = data.tokenizer.token_bytes() if objective.predicts_all else None
     masked = MaskedMeasures(engine, objective, shape)
     for done, rows in enumerate(data.held_out.batches(shape, limit)):
-        show(done, total=math.ceil(data.held_out.rows / shape.global_batch))
+        show(done, total=data.held_out.count(shape, limit))
         if objective.predicts_places:
             masked.add(rows, left)
         else:

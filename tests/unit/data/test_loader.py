@@ -69,11 +69,12 @@ def test_moving_windows_are_text_on_a_ring_on_every_layout(tiny_data: Path) -> N
 def test_held_out_batches_cover_every_window_once(tiny_data: Path) -> None:
     dataset = Dataset(tiny_data)
     held_out = HeldOutData(dataset.split("validation"), dataset.data_hash, 32)
-    batches = held_out.batches(BatchShape(16, 4))
+    batches = list(held_out.batches(BatchShape(16, 4)))
     real = [tokens.tobytes() for batch in batches for rows in batch for tokens in rows.tokens_BT[rows.row_B >= 0]]
     windows = [held_out.stream.read(at * 32, 33).astype(np.int64).tobytes() for at in range(held_out.order.windows)]
     assert sorted(real) == sorted(windows)
-    assert len(list(held_out.batches(BatchShape(16, 4), limit=2))) == 2
+    assert len(list(held_out.batches(BatchShape(16, 4), limit=2))) == held_out.count(BatchShape(16, 4), limit=2) == 2
+    assert held_out.count(BatchShape(16, 4), limit=10**6) == len(batches) == held_out.count(BatchShape(16, 4))
 
 
 def test_held_out_text_is_read_batch_by_batch(tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
