@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -91,39 +92,34 @@ def test_only_hashes_are_sent_where_all_are_the_same() -> None:
     assert not store.check(["facts 0"])
 
 
-def test_all_ranks_raise_the_same_line() -> None:
+def refusals(told: Sequence[tuple[int, dict[str, str]]]) -> list[tuple[str, bool]]:
+    """What ranks are told that compare their (world, facts), and whether all of them are."""
     store, raised = HashStore(), []
 
     def rank(number: int) -> None:
         with pytest.raises(ConfigError) as error:
-            compare(store, number, 3, {"train.steps": str(number // 2)})
+            compare(store, number, *told[number])
         raised.append((str(error.value), error.value.on_all_ranks))
 
-    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(len(told))]
     for one in ranks:
         one.start()
     for one in ranks:
         one.join(20)
+    return raised
+
+
+def test_all_ranks_raise_the_same_line() -> None:
+    raised = refusals([(3, {"train.steps": str(number // 2)}) for number in range(3)])
     line = "train.steps: 0 on ranks 0-1, 1 on rank 2; start all ranks with the same arguments and configuration"
     assert raised == [(line, True)] * 3
 
 
 def test_ranks_of_other_worlds_differ() -> None:
     """As hosts on which a person exports the variables; the smaller world waited for the larger one, for ever."""
-    store, raised = HashStore(), []
-
-    def rank(number: int) -> None:
-        with pytest.raises(ConfigError) as error:
-            compare(store, number, 2 + number, {"a": "1"})
-        raised.append(str(error.value))
-
-    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
-    for one in ranks:
-        one.start()
-    for one in ranks:
-        one.join(20)
+    raised = refusals([(2, {"a": "1"}), (3, {"a": "1"})])
     line = "WORLD_SIZE: 2 on rank 0, 3 on rank 1; start all ranks with the same arguments and configuration"
-    assert raised == [line] * 2
+    assert raised == [(line, True)] * 2
 
 
 def test_ranks_that_do_not_come_are_named() -> None:
