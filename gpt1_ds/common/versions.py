@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 
+@cache
 def installed(package: str) -> str | None:
     """Returns the version of a package; None where it is not installed."""
     try:

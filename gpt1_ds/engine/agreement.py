@@ -7,7 +7,6 @@ control flow, even making the process groups would hang.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from torch._C._distributed_c10d import Store
 import gpt1_ds
 from gpt1_ds.common.errors import ConfigError, WorldError
 from gpt1_ds.common.files import this_node
-from gpt1_ds.common.versions import source_hash
+from gpt1_ds.common.versions import installed, source_hash
 from gpt1_ds.config import Config
 from gpt1_ds.config.values import inside
 
@@ -34,7 +33,7 @@ def facts(config: Config, device: str, arguments: Mapping[str, object]) -> dict[
     """Returns key -> value of all that must be the same on every rank: versions first, as they explain the rest; then
     the kind of `device`, the `arguments` of a command beside its configuration, and every key of the configuration.
     """
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    versions = {name: str(installed(name)) for name in PACKAGES}
     python = ".".join(platform.python_version_tuple()[:2])
     code = f"{gpt1_ds.__version__} (code {source_hash()})"
     found = {"python": python, **versions, "gpt1-ds": code, "device": device}

@@ -45,7 +45,10 @@ _PIPE: list[Connection] = []  # of a rank that this module started: to its launc
 _STARTED: list[Any] = []  # ranks that this process started, from any thread, and has not seen end
 # What nearly every rank imports: the fork server does it once, where each rank took a second of its core. By name,
 # because nothing here may depend on them.
-_PRELOADED = ["gpt1_ds.launcher.preload", "gpt1_ds.training.pretraining", "gpt1_ds.training.finetuning"]
+_PRELOADED = [
+    *("gpt1_ds.launcher.preload", "gpt1_ds.training.pretraining", "gpt1_ds.training.finetuning"),
+    *("gpt1_ds.engine.plain", "gpt1_ds.engine.pipelined"),
+]
 SHELL_STEPS = 0xFFFFFFF0  # SLURM's numbers of steps from here on are its own: a job's shell has the tasks of the job
 GRACE_SECONDS = 3.0  # between asking surviving ranks to end and ending them
 _PEER_LOST = (

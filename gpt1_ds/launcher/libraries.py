@@ -31,7 +31,8 @@ def load() -> None:
         import deepspeed.runtime.pipe.engine
 
         with _nothing_compiled(), _no_trackers():
-            import deepspeed.runtime.zero.muon.original_muon  # every engine asks whether its optimizer is this one
+            import deepspeed.module_inject.auto_ep_layer  # every engine asks whether its model has experts
+            import deepspeed.runtime.zero.muon.original_muon  # and whether its optimizer is this one
             import megatron.core.tensor_parallel
         from deepspeed.utils import logger
     # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while the libraries' objects are looked at

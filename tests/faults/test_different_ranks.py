@@ -52,8 +52,8 @@ def test_other_configurations_are_refused_by_all_ranks(tiny_data: Path, tmp_path
 def test_other_code_and_versions_are_refused(tiny_data: Path, tmp_path: Path) -> None:
     told = words(tiny_data, tmp_path)
     code, version = (
-        [Host(told, tmp_path, name="a"), Host(told, tmp_path, gives={name: value}, name="b")]
-        for name, value in (("gpt1_ds.engine.agreement.source_hash", "0" * 16), ("importlib.metadata.version", "0.1"))
+        [Host(told, tmp_path, name="a"), Host(told, tmp_path, gives={f"gpt1_ds.engine.{name}": value}, name="b")]
+        for name, value in (("agreement.source_hash", "0" * 16), ("agreement.installed", "0.1"))
     )
     said = [line(ended) for ended in apart.start(code, version)]
     assert said[0].startswith("gpt1-ds: ")
