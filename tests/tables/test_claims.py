@@ -1,5 +1,5 @@
 """Two tables of the claims, made again from nothing by the command that made them: with a tenth of the novels, a
-fiftieth of the tokens and of the examples. Their scores say nothing; every row, control and comparison is there.
+two-hundredth of the tokens and of the examples. Their scores say nothing; every row, control and comparison is there.
 """
 
 import csv
@@ -19,7 +19,7 @@ PAIRS = {*CONTROLS, "second text alone", "word overlap", "words and overlap"}
 
 @pytest.fixture(scope="module")
 def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all runs, after `tools/claims.sh` at a fiftieth."""
+    """The folder of all runs, after `tools/claims.sh` at a two-hundredth."""
     folder = tmp_path_factory.mktemp("claims")
     books = folder / "books"
     books.mkdir()
@@ -28,7 +28,7 @@ def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = ("layers", "lstm")
     tasks = small_tasks(folder / "tasks")
     command = ["bash", str(ROOT / "tools/claims.sh"), str(books), str(tasks), str(folder / "out"), *tables]
-    ran = subprocess.run(command, env={**os.environ, "REHEARSE": "50"}, capture_output=True, text=True)
+    ran = subprocess.run(command, env={**os.environ, "REHEARSE": "200"}, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
     return folder / "out-rehearsal" / "runs"
 
