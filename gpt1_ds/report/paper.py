@@ -31,6 +31,12 @@ METRICS = {
     "spearman": "Spearman's correlation",
     "f1": "F1",
     "accuracy": "accuracy",
+    "exact_match": "exact match",
+    "entity_f1": "F1 of entities",
+    "bleu": "BLEU",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeLsum": "ROUGE-Lsum",
 }
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")  # Table 5's columns after `avg`
 TABLE_5: Mapping[str, Mapping[str, float]] = {

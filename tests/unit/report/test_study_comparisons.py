@@ -305,6 +305,9 @@ def test_answers_in_words_are_compared_as_scores_are(kind: str, tmp_path: Path) 
     assert paired.low < 40 < paired.high
     assert against_rule.difference == pytest.approx(100 * (1 - 4.5 / 40))
     assert (paired.verdict, against_rule.verdict) == ("supported", "supported")
+    write_study(tmp_path)
+    name = {"span": "exact match", "tagging": "F1 of entities"}[kind]
+    assert f"| t | good | {name} | 88.8 |" in (tmp_path / "table.md").read_text()
 
 
 def finish_words(place: Path, name: str, text: str, metrics: dict[str, float]) -> None:

@@ -12,6 +12,8 @@ from gpt1_ds.report import paper
 from gpt1_ds.report.study_page import curves, layer_transfer, rows, write_study
 from gpt1_ds.report.study_results import read_study_results
 from gpt1_ds.report.study_table import average, cell_mean, make_table, mean
+from gpt1_ds.tasks.kinds import KINDS
+from gpt1_ds.tasks.registry import SPECS
 
 TIME = "2026-11-22T00:00:00Z"
 TASKS = {"cola": "matthews", "mnli": "accuracy", "copa": "accuracy"}
@@ -221,3 +223,9 @@ def test_what_was_evaluated_later_is_no_score_of_the_cell(folder: Path) -> None:
     told = [{**own, "data": "a"}, {**other, "step": 3, "data": "a"}, {**other, "data": "b"}, {**other, "task": "sts"}]
     file.write_text(json.dumps(told))
     assert make_table(read_study_results(folder)).wide[0] == ["full", "-", "30.0", "-", "-"]
+
+
+def test_the_metric_of_every_task_has_a_name() -> None:
+    """A study of tags or of written texts had no page, and ended after its first cell."""
+    first = {one.metrics[0] for one in SPECS.values()}
+    assert first.union(*(kind.fitting_metrics for kind in KINDS.values())) <= paper.METRICS.keys()
