@@ -138,10 +138,11 @@ def comparisons(answers: StudyAnswers) -> Iterator[Compared]:
         if seeds and len(there) == len(columns) > 1:
             whole = _trend(columns, there) if one["trend"] else (AVERAGE, mean_estimate([*there.values()]))
             there = dict([whole]) | there
-        for number, (task, value) in enumerate(there.items()):
+        for task, value in there.items():
             difference, low, high = (100 * x for x in (value.mean, *value.interval()))
             said = {key: one[key] for key in ("claim", "first", "second")}
-            expect = one["expect"] if number == 0 or not one["trend"] else ""  # of a trend's parts nothing is expected
+            is_part = one["trend"] and task != TREND  # of a slope, of which nothing is expected
+            expect = "" if is_part else one["expect"]
             told = verdict(expect, low, high, one["margin"])
             yield Compared(**said, expect=expect, task=task, difference=difference, low=low, high=high,
                            seeds=len(value.by_seed), verdict=told)  # fmt: skip

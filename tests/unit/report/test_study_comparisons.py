@@ -211,6 +211,11 @@ def test_a_trend_is_a_slope_over_examples(folder: Path) -> None:
     assert found[0].verdict == "supported"
     write_study(folder)
     assert (folder / "figures/learning.png").stat().st_size > 5_000
+    for cell in told["cells"]:
+        if cell["task"] == "few" and cell["variant"] == "bad":
+            (folder / cell["folder"] / "DONE").unlink()
+    (part,) = comparisons(StudyAnswers(folder, read_study_results(folder)))
+    assert (part.task, part.expect, part.verdict) == ("rte", "", "above"), "without the slope nothing is decided"
 
 
 def test_curves_name_the_controls_of_every_panel() -> None:
