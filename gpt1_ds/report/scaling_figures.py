@@ -178,7 +178,7 @@ def _held_out(axes: Axes, study: ScalingResults, cells: list[Cell], sizes: SizeC
         axes.errorbar(at, point["predicted"], reach, **style)
     if not told:
         return ""
-    return " Open squares: held out; red, a little to the right: what the fit predicts there, with its 95 % interval."
+    return " Open squares: held out; red, a little to the right: what the law says there, with its 95 % interval."
 
 
 def _frontier(axes: Axes, law: Fit, cells: list[Cell]) -> str:

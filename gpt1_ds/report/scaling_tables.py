@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from gpt1_ds.common.text import count, duration
 from gpt1_ds.report.figures import power
 from gpt1_ds.report.scaling_results import Cell, ScalingResults
+from gpt1_ds.scaling.checks import NOISES
 from gpt1_ds.scaling.tables import DONE
 
 Rows = list[tuple[str, str]]
@@ -85,17 +87,23 @@ def noise(study: ScalingResults) -> str:
 
 
 def held_out(study: ScalingResults) -> list[list[str]]:
-    """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval."""
+    """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval, which
+    is that of the law: the noise of one run is added, of the fit where no cell has several seeds.
+    """
     fit = study.fit
     floor = 100 * (fit.get("noise") or {}).get("relative_std", 0)
+    spread = NOISES * (floor or fit.get("fit_noise_percent") or 0.0) / 100
     rows = []
     for point in fit.get("held_out") or []:
         interval, error = point.get("interval"), point["error_percent"]
-        loss = point.get("loss")
-        inside = "" if not interval or loss is None else "yes" if interval[0] <= loss <= interval[1] else "no"
+        loss, predicted = point.get("loss"), point["predicted"]
+        inside = ""
+        if interval and loss is not None:
+            of_law = max(0.0, interval[1] - predicted if loss > predicted else predicted - interval[0])
+            inside = "yes" if abs(loss - predicted) <= math.hypot(of_law, spread * predicted) else "no"
         rows.append(
             [
-                *(str(point["cell"]), count(point["n"]), count(point["d"]), _loss(loss), _loss(point["predicted"])),
+                *(str(point["cell"]), count(point["n"]), count(point["d"]), _loss(loss), _loss(predicted)),
                 *(_interval(interval), f"{error:+.2f} %", f"{abs(error) / floor:.1f} x" if floor else "-", inside),
             ]
         )

@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.scaling_figures import once
 from gpt1_ds.report.scaling_page import FIGURES, write_scaling_report
 from gpt1_ds.report.scaling_results import Cell, read_scaling_results
-from gpt1_ds.report.scaling_tables import warnings
+from gpt1_ds.report.scaling_tables import held_out, warnings
 from gpt1_ds.scaling.tables import COLUMNS
 from tests.helpers.scaling_study import make_study, read_results, write_results
 
@@ -96,6 +96,23 @@ def test_numbers_stand_beside_what_they_are_worth(complete: Path) -> None:
     assert held_out.count("L12-D") == 2
     (told,) = [row for row in json.loads((complete / "fit.json").read_text())["held_out"] if "64M" in row["cell"]]
     assert f"<td>{told['error_percent']:+.2f} %</td><td>{abs(told['error_percent']) / 0.25:.1f} x</td>" in held_out
+
+
+def test_a_run_is_judged_with_the_noise_of_one_run(tmp_path: Path) -> None:
+    """Of runs of a law that fits, a fifth was said to lie outside of its 95 % interval, which is that of the law."""
+    folder = make_study(tmp_path / "study", runs=False, downstream=False)
+    cell = {"n": 1e6, "d": 1e8, "predicted": 3.0, "error_percent": 0.0, "interval": [2.98, 3.01]}
+    losses = (2.955, 2.97, 3.02, 3.03, 3.05)
+    change_fit(folder, held_out=[{**cell, "cell": str(loss), "loss": loss} for loss in losses], fit_noise_percent=9.0)
+
+    def told(**changes: Any) -> list[str]:
+        change_fit(folder, **changes)
+        return [row[-1] for row in held_out(read_scaling_results(folder))]
+
+    between_seeds = {"relative_std": 0.005, "runs": 4, "groups": 2}
+    assert told(noise=between_seeds) == ["no", "yes", "yes", "yes", "no"]
+    assert told(noise=None, fit_noise_percent=0.5) == ["no", "yes", "yes", "yes", "no"], "what the fit misses"
+    assert told(fit_noise_percent=0.0) == ["no", "no", "no", "no", "no"]
 
 
 def test_cells_that_did_not_finish_are_named_with_why(complete: Path) -> None:
