@@ -56,6 +56,7 @@ class Cell:
     learning_rate: float | None = None
     n_all: float | None = None
     bits_per_byte: float | None = None
+    own_share: float | None = None
     seconds: float | None = None
     rank_hours: float | None = None
 

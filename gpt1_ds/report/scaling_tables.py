@@ -32,12 +32,14 @@ MEANINGS = {
 def overview(study: ScalingResults) -> Rows:
     """(what, value) rows about what was run."""
     done = study.done
+    own = sum(cell.flops * (1.0 if cell.own_share is None else cell.own_share) for cell in done)
+    shared = "; branches without their trunk's" if any(cell.own_share not in (None, 1.0) for cell in done) else ""
     rows = [
         ("cells", f"{len(study.cells)}: " + ", ".join(f"{number} {name}" for name, number in study.outcomes.items())),
         ("parameters N", f"{_range([cell.n for cell in done])}; {study.convention}"),
         ("training tokens D", _range([cell.d for cell in done])),
         ("schedule", study.schedule),
-        ("compute", f"{power(float(f'{sum(cell.flops for cell in done):.3g}'))} FLOPs in the cells that are done"),
+        ("compute", f"{power(float(f'{own:.3g}'))} FLOPs in the cells that are done{shared}"),
     ]
     seconds = [cell.seconds for cell in study.cells if cell.seconds]
     if seconds:

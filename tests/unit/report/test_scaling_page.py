@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.scaling_figures import once
 from gpt1_ds.report.scaling_page import FIGURES, write_scaling_report
 from gpt1_ds.report.scaling_results import Cell, read_scaling_results
-from gpt1_ds.report.scaling_tables import held_out, warnings
+from gpt1_ds.report.scaling_tables import held_out, overview, warnings
 from gpt1_ds.scaling.tables import COLUMNS
 from tests.helpers.scaling_study import make_study, read_results, write_results
 
@@ -113,6 +113,18 @@ def test_a_run_is_judged_with_the_noise_of_one_run(tmp_path: Path) -> None:
     assert told(noise=between_seeds) == ["no", "yes", "yes", "yes", "no"]
     assert told(noise=None, fit_noise_percent=0.5) == ["no", "yes", "yes", "yes", "no"], "what the fit misses"
     assert told(fit_noise_percent=0.0) == ["no", "no", "no", "no", "no"]
+
+
+def test_steps_of_a_trunk_count_once(tmp_path: Path) -> None:
+    folder = make_study(tmp_path / "study", runs=False, downstream=False, fit=False)
+    cells = [{**cell, "flops": "1e15", "own_share": "1.0"} for cell in read_results(folder)[:4]]
+    write_results(folder, cells)
+    assert dict(overview(read_scaling_results(folder)))["compute"] == "4·10¹⁵ FLOPs in the cells that are done"
+    write_results(
+        folder, [{**cell, "own_share": share} for cell, share in zip(cells, (1, 0.25, 0.25, ""), strict=True)]
+    )
+    words = "2.5·10¹⁵ FLOPs in the cells that are done; branches without their trunk's"
+    assert dict(overview(read_scaling_results(folder)))["compute"] == words
 
 
 def test_cells_that_did_not_finish_are_named_with_why(complete: Path) -> None:
