@@ -81,7 +81,7 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         ("state", _state(story)),
         ("model", f"{shape}, context {model.context}"),
         ("parameters", f"{story.parameters:,}"),
-        ("FLOPs per token", count(training_flops_per_token(story.config, model.vocab_size or 0))),
+        *_flops(story),
         ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
         ("training loss", f"{decimals(last['loss'])} nats per {_counted(story)}"),
     ]
@@ -104,6 +104,12 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
     if seconds := wall_clock(story.events):
         rows.append(("wall-clock time", duration(seconds)))
     return rows
+
+
+def _flops(story: RunStory) -> Iterator[tuple[str, str]]:
+    """Yields nothing of a fine-tuned model: its rows are as long as their texts, and its head is another one."""
+    if story.config.task is None:
+        yield "FLOPs per token", count(training_flops_per_token(story.config, story.config.model.vocab_size or 0))
 
 
 def _interval(score: Mapping[str, float], of: str = "") -> str:

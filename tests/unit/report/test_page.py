@@ -11,6 +11,7 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.report import curves, figures
+from gpt1_ds.report.facts import summary
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.runs import read, read_all
 from tests.unit.tracking.test_record import train_record
@@ -51,6 +52,14 @@ def test_one_page_holds_everything(run: Path) -> None:
     assert not re.search(r"(src|href)=.(https?:)?//|url\((?!#)|@import|fetch\(", page), "nothing comes from a network"
     assert page.count("<svg") == 4
     assert len(page) < 1_000_000
+
+
+def test_a_fine_tuned_run_has_not_the_flops_of_pre_training(run: Path) -> None:
+    """Its rows are shorter, and its head is another one: the figure was half too large."""
+    assert "FLOPs per token" in dict(summary(read(run)))
+    words = ["run.name=odd", "model.vocab_size=300", "task.name=rte", "task.path=x"]
+    (run / "config.yaml").write_text(to_yaml(load([], words)))
+    assert "FLOPs per token" not in dict(summary(read(run)))
 
 
 def test_several_runs_share_a_page(run: Path, tmp_path: Path) -> None:
