@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 
 # dense peaks in TFLOP/s of (16-bit products, fp32 products without TF32), by a part of the device's name; the first
@@ -22,8 +23,11 @@ PEAK_TFLOPS = {
 
 
 def peak_tflops_of(device_name: str, precision: str) -> float | None:
-    """Peak of a GPU by its name, in TFLOP/s of `train.precision`; None for a device whose peak is not listed."""
-    peaks = next((peaks for part, peaks in PEAK_TFLOPS.items() if part in device_name), None)
+    """Peak of a GPU by its name, in TFLOP/s of `train.precision`; None for a device whose peak is not listed: RTX A1000
+    is no A100, and a MIG instance has a part of one.
+    """
+    whole = "" if " MIG " in device_name else device_name
+    peaks = next((peaks for part, peaks in PEAK_TFLOPS.items() if re.search(rf"{part}(?!\d)", whole)), None)
     return peaks and peaks[precision == "fp32"]
 
 
