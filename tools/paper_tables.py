@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import CsvRow, read_table
 from gpt1_ds.tasks.controls import ALL_CONTROLS
+from gpt1_ds.tasks.registry import SPECS
 from tools.mistakes import told
 
 COLUMNS = ("task", "variant", "seed", "split", "metric", "value")  # of the study's results.csv that count
 UNSEEN = ("test", "half")  # the first of them that there is
-METRICS = {"cola": "matthews", "stsb": "pearson"}  # else accuracy
 MNLI = "MNLI, both"  # matched and mismatched: the mean of two splits, or one file that holds both
 NLI = ("MNLI-m", "MNLI-mm", MNLI, "SNLI", "SciTail", "QNLI", "RTE")
 CHOICES = ("Story Cloze", "RACE-m", "RACE-h", "RACE", "Cosmos QA", "COPA")
@@ -49,7 +49,7 @@ PRINTED: Mapping[str, Mapping[str, float]] = {
 def points(rows: Sequence[CsvRow], row: str, column: str) -> str:
     """Mean over seeds, x 100; empty where there is no score."""
     task = TASKS.get(column, "")
-    wanted = {"task": task, "variant": row, "metric": METRICS.get(task, "accuracy")}
+    wanted = {"task": task, "variant": row, "metric": SPECS[task].metrics[0] if task else ""}
     here = [one for one in rows if all(one.text(name) == value for name, value in wanted.items())]
     for split in UNSEEN:
         whole, mismatched = (_by_seed(here, split + ending) for ending in ("", "_mm"))

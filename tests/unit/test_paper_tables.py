@@ -41,6 +41,15 @@ def test_scores_of_what_chose_nothing_below_the_printed_ones(tmp_path: Path) -> 
     assert [line.split("|")[1].strip() for line in table if line.startswith("| ")][-1] == "majority", "controls last"
 
 
+def test_scores_are_in_the_metric_of_the_paper(tmp_path: Path) -> None:
+    """Accuracy of MRPC and QQP stood below the paper's F1."""
+    of_both = "".join(
+        f"{task},full,1,half,{metric}\n" for task in ("mrpc", "qqp") for metric in ("f1,0.8", "accuracy,0.7")
+    )
+    assert "| full | 20.0 |  | 80.0 |  | 80.0 |" in lines(tmp_path, RESULTS + of_both), "Table 4"
+    assert "| full | 20.0 |  | 80.0 |  | 80.0 | 47.5 |  |  |" in lines(tmp_path, RESULTS + of_both), "Table 5"
+
+
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column seed, split, metric"):
         lines(tmp_path, "task,variant,value\na,b,1\n")
