@@ -183,12 +183,12 @@ def _joined(rows: Sequence[dict[str, Any]], key: str, low: str, high: str) -> di
 
 
 def ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each probe and model, in points, and one for the difference of each two models. Its interval takes
-    their scores as if they were of other examples: they are of the same, so that it is rather too wide.
+    """A row for each probe and model, in points (IN_NATS: nats), and one for the difference of each two models. Its
+    interval takes their scores as if they were of other examples: they are of the same, so that it is rather too wide.
     """
     found: list[dict[str, Any]] = []
     for probe in PANELS:
-        named: dict[str, dict[str, Any]] = {}
+        scale, named = _scale(probe), dict[str, dict[str, Any]]()
         for model in dict.fromkeys(row["model"] for row in rows if row["probe"] == probe):
             here = [row for row in rows if (row["probe"], row["model"]) == (probe, model)]
             steps = summary(here)
@@ -200,8 +200,9 @@ def ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "seeds": len({row["run"] for row in here}),
                     "tokens": last["tokens"],
                 },
-                **{"first": 100 * first["score"], "first_control": 100 * first["control"], "last": 100 * last["score"]},
-                **{key: 100 * last[key] for key in ("low", "high", "control", *ABOVE) if last.get(key) is not None},
+                **{"first": scale * first["score"], "first_control": scale * first["control"]},
+                "last": scale * last["score"],
+                **{key: scale * last[key] for key in ("low", "high", "control", *ABOVE) if last.get(key) is not None},
             }
         found += named.values()
         for one, other in itertools.combinations(named.values(), 2):

@@ -66,3 +66,6 @@ def test_the_ends_of_curves_and_how_models_differ() -> None:
     half = (10**2 + 15**2) ** 0.5
     assert [difference[key] for key in ("last", "low", "high")] == pytest.approx([5, 5 - half, 5 + half])
     assert len(ends(rows[:-1])) == 2, "after another number of tokens they are not compared"
+    nats = {"probe": "repeat", "score": -2.5, "low": -2.75, "high": -2.25, "control": -4.0}
+    (in_nats,) = ends([{**rows[0], **nats}])
+    assert [in_nats[key] for key in ("first", "first_control", "last", "low", "high")] == [-2.5, -4, -2.5, -2.75, -2.25]
