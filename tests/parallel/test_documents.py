@@ -10,7 +10,9 @@ from tools.families import FAMILIES
 from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
 
 STEPS = 4
-MASKED = ["data.documents=masked"]
+# with Adam's usual epsilon the rounding of a gradient of nearly zero becomes a step: on a processor with AMX one weight
+# of T5 made its matrix 1.3e-4 apart, also by tensor parallelism alone
+MASKED = ["data.documents=masked", "optimizer.eps=1e-6"]
 CHOSEN = {
     "gpt1": [(2, "tp2 sequence"), (2, "zero3"), (2, "pp2")],
     "t5": [(4, "tp2 pp2 sequence recompute")],  # its facts name three kinds of places
