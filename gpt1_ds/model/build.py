@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.architecture import Architecture, architecture
-from gpt1_ds.architecture.facts import COLUMNS, SECOND, UNTIL
+from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND, UNTIL
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
@@ -131,7 +131,8 @@ class DenseModel(nn.Module):
 
     def batch_first(self, *ids: Tensor) -> Tensor:
         """fp32 logits [B, S, V], with gradients, of ids [B, S], each row of which is one text without padding; of an
-        encoder-decoder logits [B, T, V] of its source [B, S] and of what its decoder reads [B, T].
+        encoder-decoder logits [B, T, V] of its source [B, S] and of what its decoder reads [B, T]. After `train()` with
+        the dropout of the configuration, which torch's generator draws anew at each call.
 
         Raises ConfigError for another number of arguments, for ids of another shape or vocabulary, and for too many.
         """
@@ -142,14 +143,14 @@ class DenseModel(nn.Module):
         tokens = tuple(part.T.long().to(self.tokens.weight.device) for part in ids)
         if self.stacks == 1:
             return self.logits(tokens[0]).transpose(0, 1)[..., : self.output.vocab_size].float()
-        states = self.states(*tokens, facts_BF=_whole_rows(tokens[0]))
+        states = self.states(*tokens, facts_BF=self._whole_rows(tokens[0]))
         return self.logits_of(states.last).transpose(0, 1)[..., : self.output.vocab_size].float()
 
     def states(self, *tokens_SB: Tensor, facts_BF: Tensor | None = None) -> States:
         """Returns the states after the last block, of the tokens of each stack. Without facts every row is one segment
         of S tokens.
         """
-        states = States.of(tokens_SB, _whole_rows(tokens_SB[0]) if facts_BF is None else facts_BF)
+        states = States.of(tokens_SB, self._whole_rows(tokens_SB[0]) if facts_BF is None else facts_BF)
         for layer in self.layers:
             states = layer(states)
         return states
@@ -160,7 +161,7 @@ class DenseModel(nn.Module):
         """
         if caches is None:
             return self.states(tokens_SB, facts_BF=facts_BF).last
-        states = States(tokens_SB, _whole_rows(tokens_SB) if facts_BF is None else facts_BF)
+        states = States(tokens_SB, self._whole_rows(tokens_SB) if facts_BF is None else facts_BF)
         for layer, cache in zip(self.layers, caches.layers, strict=True):
             states = layer(states, cache)
         caches.columns.advance(len(tokens_SB))
@@ -215,6 +216,17 @@ class DenseModel(nn.Module):
         new = [*self.layers[:2], *self.layers[self._encoded :]] if self.stacks == 2 else self.layers
         return Caches(columns, [layer.new_cache(columns) for layer in new])  # type: ignore[operator]
 
+    def _whole_rows(self, tokens_SB: Tensor) -> Tensor:
+        """Facts [B, 3] of rows of S tokens in one segment; after `train()` each row has dropout of its own, which
+        torch's generator draws: an engine's rows have keys, those of people have none.
+        """
+        positions, rows = tokens_SB.shape
+        facts_BF = tokens_SB.new_zeros(rows, COLUMNS)
+        facts_BF[:, UNTIL] = facts_BF[:, SECOND] = positions
+        if self.training:
+            facts_BF[:, KEY] = torch.randint(1 << 62, (rows,), device=tokens_SB.device)
+        return facts_BF
+
 
 def _id_problems(ids: Sequence[Tensor], vocab_size: int, context: int) -> Iterator[str]:
     for part in ids:
@@ -225,11 +237,3 @@ def _id_problems(ids: Sequence[Tensor], vocab_size: int, context: int) -> Iterat
             yield f"model(ids): an id is not in the vocabulary of {vocab_size}: {int(part.min())} to {int(part.max())}"
         elif part.shape[1] > context:
             yield f"model(ids): {part.shape[1]} positions; the model sees {context} (model.context): give fewer"
-
-
-def _whole_rows(tokens_SB: Tensor) -> Tensor:
-    """Facts [B, 3] of rows of S tokens in one segment, for a model without dropout."""
-    positions, rows = tokens_SB.shape
-    facts_BF = tokens_SB.new_zeros(rows, COLUMNS)
-    facts_BF[:, UNTIL] = facts_BF[:, SECOND] = positions
-    return facts_BF

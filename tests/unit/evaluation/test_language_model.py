@@ -141,6 +141,25 @@ def test_gradients_reach_every_weight_that_the_logits_need(models: Models) -> No
         assert loaded.model.tokens.weight.requires_grad
 
 
+def test_dropout_of_a_model_that_people_train_is_another_in_each_row_and_call(models: Models) -> None:
+    for family, inputs in (("gpt1", 1), ("t5", 2)):
+        loaded = models(family)
+        assert loaded.config.model.residual_dropout > 0
+        ids = [torch.tensor([loaded.tokenizer(TEXT)] * 2)] * inputs
+        try:
+            loaded.model.train()
+            torch.manual_seed(1)
+            first, second = loaded.model(*ids), loaded.model(*ids)
+            torch.manual_seed(1)
+            again = loaded.model(*ids)
+        finally:
+            loaded.model.eval()
+        assert torch.equal(first, again), family
+        assert not torch.equal(first, second), family
+        assert not torch.equal(first[0], first[1]), family
+        torch.testing.assert_close(loaded.model(*ids)[0], loaded.model(*ids)[1])
+
+
 def test_where_a_model_is(models: Models) -> None:
     loaded = models("gpt1")
     assert loaded.device == torch.device("cpu")
