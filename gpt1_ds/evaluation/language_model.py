@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -216,13 +217,17 @@ def _at_least_one(name: str, value: int) -> None:
         raise ArgumentError(f"{name}={value} must be at least 1")
 
 
+_LOADING = threading.Lock()  # torch's process group and the hook for errors are one for all threads
+
+
 def load(path: str | os.PathLike[str], device: str | None = None) -> LanguageModel:
     """The model of CKPT: a checkpoint folder, or of a run folder its best or newest; on `device`, or on the GPU where
     there is one. Unpacks into (model, tokenizer). Raises CheckpointError.
     """
-    hook = sys.excepthook
-    try:
-        loaded = load_checkpoint(Path(path), device)
-    finally:
-        sys.excepthook = hook  # torch's own, of a process group, writes the rank before every line
+    with _LOADING:
+        hook = sys.excepthook
+        try:
+            loaded = load_checkpoint(Path(path), device)
+        finally:
+            sys.excepthook = hook  # torch's own, of a process group, writes the rank before every line
     return LanguageModel(**{field.name: getattr(loaded, field.name) for field in fields(loaded)})

@@ -11,14 +11,28 @@ import gc
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
+from functools import cache
 
 from gpt1_ds.common import memory
 
+_LOADING = threading.Lock()
+
 
 def load() -> None:
-    """Import the three libraries. Takes seconds the first time, nothing afterwards."""
+    """Import the three libraries. Takes seconds the first time, nothing afterwards; other threads wait for the first
+    one, because standard output, descriptor 2 and the garbage collector belong to all of them.
+    """
+    with _LOADING:
+        _load_once()
+    # torch 2.13 renamed the collectives that DeepSpeed and Megatron call; nobody here can act on it
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+
+
+@cache
+def _load_once() -> None:
     # DeepSpeed asks for GPUs when it is imported; asking CUDA itself would make forking ranks from here impossible
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # gloo's chatter while ranks meet
@@ -35,7 +49,8 @@ def load() -> None:
             import deepspeed.runtime.zero.muon.original_muon  # and whether its optimizer is this one
             import megatron.core.tensor_parallel
         from deepspeed.utils import logger
-    # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while the libraries' objects are looked at
+    # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while the libraries' objects are seen.
+    # No collection frees what is frozen; a second time that would be an engine that has done its work.
     gc.freeze()
     logging.disable(logging.NOTSET)
     for handler in list(logger.handlers):
@@ -48,8 +63,6 @@ def load() -> None:
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         accelerator.is_fp16_supported = lambda: True  # torch computes it without units for it, too, if slowly
     megatron.core.tensor_parallel.layers.linear_with_grad_accumulation_and_async_allreduce.warned = True
-    # torch 2.13 renamed the collectives that DeepSpeed and Megatron call; nobody here can act on it
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -110,6 +111,7 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Ended:
     _DONE.append(config.run.name)
     with _as_before():
         outcome = _run(start.resolved if start.config.task is None else start.config)
+    gc.collect()  # an engine is in circles of references; until they are found its weights are beside the next one's
     return _ended(start.run_dir, outcome.reason, outcome.step)
 
 

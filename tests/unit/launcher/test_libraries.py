@@ -1,7 +1,15 @@
-"""Importing the libraries does not ask CUDA for devices: no fork of a process that has asked can use one."""
+"""Importing the libraries does not ask CUDA for devices: no fork of a process that has asked can use one. It is done
+once: what a process has made since then can be freed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
+import sys
+import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -63,5 +71,45 @@ def test_loading_counts_files(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = libraries._nothing_compiled
     monkeypatch.setattr(libraries, "_nothing_compiled", lambda: asked.append(torch.cuda.device_count()) or real())
+    libraries._load_once.cache_clear()
     libraries.load()
     assert asked == [2]
+
+
+def test_what_was_made_since_is_freed() -> None:
+    """An engine is in circles of references, which a collector alone finds."""
+
+    class Engine:
+        def __init__(self) -> None:
+            self.itself = self
+
+    libraries.load()
+    engine = weakref.ref(Engine())
+    libraries.load()
+    gc.collect()
+    assert engine() is None
+
+
+def test_threads_that_load_leave_the_output_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes while the first one loads, and would end after it."""
+    real, inside, second_is_inside = libraries._nothing_compiled, list[str](), threading.Event()
+
+    def wait_for_the_other() -> contextlib.AbstractContextManager[None]:
+        inside.append(threading.current_thread().name)
+        if len(inside) == 1:
+            second_is_inside.wait(0.3)
+        else:
+            second_is_inside.set()
+            first.join(10)
+        return real()
+
+    monkeypatch.setattr(libraries, "_nothing_compiled", wait_for_the_other)
+    before = sys.stdout, os.fstat(2).st_ino
+    libraries._load_once.cache_clear()
+    first, second = (threading.Thread(target=libraries.load) for _ in range(2))
+    for thread in (first, second):
+        thread.start()
+    for thread in (first, second):
+        thread.join()
+    assert (sys.stdout, os.fstat(2).st_ino) == before
+    assert len(inside) == 1

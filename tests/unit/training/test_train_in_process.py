@@ -28,6 +28,12 @@ TINY: dict[str, Any] = {
 }
 
 
+def engines() -> list[object]:
+    from gpt1_ds.engine.base import Engine
+
+    return [one for one in gc.get_objects() if issubclass(type(one), Engine)]
+
+
 def session(data: str, folder: str) -> list[Any]:
     """One process: two runs one after the other, a longer first one, fine-tuning, and what is as it was before."""
     os.chdir(folder)
@@ -37,6 +43,7 @@ def session(data: str, folder: str) -> list[Any]:
     (here / "dev.csv").write_text(DEV)
     before, hook = (os.umask(0o022), signal.getsignal(signal.SIGINT)), sys.excepthook
     first = gpt1_ds.train(TINY, run={"name": "a"}, data={"path": Path(data)})
+    assert not engines(), "its weights and moments are freed"
     loaded = gpt1_ds.load(first)
     assert sys.excepthook is hook, "torch's own writes a rank before every line"
     score = loaded.score("a list")
