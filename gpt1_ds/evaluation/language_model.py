@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack, get_args, overload
+from typing import Any, TypeAlias, TypeVar, Unpack, get_args, overload
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from gpt1_ds.tasks.rows import BadRowError
 
 Texts: TypeAlias = list[str] | tuple[str, ...]
 OneExample: TypeAlias = str | tuple[str, ...] | Mapping[str, Any]
+Alike = TypeVar("Alike", bound=OneExample)  # a variable that holds a list is a list of texts, or of pairs
 
 
 class LanguageModel(Loaded):
@@ -140,8 +141,10 @@ class LanguageModel(Loaded):
     @overload
     def predict(self, example: list[OneExample]) -> list[Prediction]: ...
     @overload
+    def predict(self, example: list[Alike]) -> list[Prediction]: ...
+    @overload
     def predict(self, example: OneExample) -> Prediction: ...
-    def predict(self, example: OneExample | list[OneExample]) -> Prediction | list[Prediction]:
+    def predict(self, example: OneExample | list[OneExample] | list[Alike]) -> Prediction | list[Prediction]:
         """What a fine-tuned model says: label, probabilities, or score; of a span its text, start and stop; tags. An
         example is its text, a tuple of its texts and choices in the task's order, or a mapping with text, text2 and
         choices, or question and context, or tokens. Of a list, a list, from batches.
