@@ -27,7 +27,7 @@ head then get.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from gpt1_ds.config import Config, ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST, TABLE, TOKEN_KINDS, ColumnsConfig
 from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.interop.families.family import Family, Settings
 from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.model.sentence_vector import SentenceVector
@@ -240,6 +241,35 @@ class Classifier:
                     f"{source}: has no row for the symbol {role}: it was fine-tuned on texts without it; fine-tune its "
                     "language model here instead"
                 )
+
+    def check_layout(self, source: Path, tokenizer: TokenizerJson, tells_segments: bool) -> None:
+        """Raise CheckpointError where the library lays texts out in another way than is done here: the head has learned
+        that way. Raises ConfigError for a tokenizer without a symbol.
+        """
+        if self.task.symbols == "extract":
+            return  # no other program has such a layout: `check_symbols` refuses it
+        first, between, last = ROLES[self.task.symbols]
+        has_segments, one_text = self.task.symbols == "separator", self.task.layout == "single"
+        rest = [(last, 0)] if one_text else [*((role, 0) for role in between), ("B", 1), (last, 1)]
+
+        def shown(parts: Iterable[tuple[str, int]], segments: bool) -> str:
+            return " ".join(f"{name}:{segment}" if segment and segments else name for name, segment in parts)
+
+        def name(part: int | str) -> str:
+            return part if isinstance(part, str) else tokenizer.names[part]
+
+        def symbol(role: str) -> str:
+            return role if role in "AB" else name(tokenizer.special_ids.require(role, f"task.name={self.task.name}"))
+
+        found = tokenizer_json.layout(source, tokenizer.contents, pair=not one_text)
+        theirs = shown(((name(part), segment) for part, segment in found), has_segments and tells_segments)
+        ours = shown(((symbol(role), segment) for role, segment in [(first, 0), ("A", 0), *rest]), has_segments)
+        if theirs != ours:
+            raise CheckpointError(
+                f"{source}: its tokenizer lays texts out as {theirs:.80}, and here they are laid out as {ours:.80}, "
+                "which its head has not learned; pass --tokenizer with the one that it was fine-tuned with, or "
+                f"--task {NONE} for its encoder alone"
+            )
 
 
 def read_classifier(

@@ -50,6 +50,7 @@ from gpt1_ds.interop.hf_config import (
     ways_left_out,
 )
 from gpt1_ds.interop.hf_task import (
+    Classifier,
     FineTuned,
     lay_out_inputs,
     lay_out_vector,
@@ -223,11 +224,9 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     tuned = None
     if task != hf_task.NONE:
         tuned = read_classifier(settings, family, model, head[0] if head else None, task, limit)
-    side = tokenizer_config.get("truncation_side", "right")
-    if tuned is not None and not tuned.task.reads_tokens and side != "right":  # of tokens nothing is cut
-        raise CheckpointError(
-            f"{source / TOKENIZER_CONFIG}: truncation_side {side!r:.40}: texts are cut on the right here"
-        )
+    known, made = load_tokenizer(tokenizer), tokenizer.parent == scratch
+    if tuned is not None:
+        _check_reading(source, tuned, tokenizer_config, known if made else None)
     parts = present_parts(family, model, shapes, tuned.head if tuned else None)
     _check(source, wanted, family, parts, facts)
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
@@ -239,7 +238,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
             )
     vector, remarks = None, [*remarks, *parts.remarks]
     if tuned is None and sentence is None:
-        remarks += _text_remarks(model, tokenizer, tokenizer.parent == scratch, writing)
+        remarks += _text_remarks(model, known, made, writing)
     if sentence is not None:
         vector = sentence_folder.completed(sentence, model, _around(source, tokenizer))
         remarks += [*sentence.remarks, f"vectors of at most {vector.limit} tokens: {vector}"]
@@ -269,20 +268,33 @@ def _check_padding(settings: Settings, facts: Facts, tokenizer: Path) -> None:
         )
 
 
+def _check_reading(source: Path, tuned: Classifier, values: Mapping[str, Any], made: Tokenizer | None) -> None:
+    """Raises CheckpointError for a tokenizer, with these `values` of its configuration, that reads texts in another way
+    than is done here. `made` is what was made of it; of one that was given by hand the layout is not compared.
+    """
+    side = values.get("truncation_side", "right")
+    if side != "right" and not tuned.task.reads_tokens:  # of tokens nothing is cut
+        raise CheckpointError(
+            f"{source / TOKENIZER_CONFIG}: truncation_side {side!r:.40}: texts are cut on the right here"
+        )
+    if isinstance(made, TokenizerJson):
+        inputs = values.get("model_input_names")
+        tuned.check_layout(source, made, not isinstance(inputs, list) or "token_type_ids" in inputs)
+
+
 def _text_remarks(
-    model: ModelConfig, tokenizer: Path, made: bool, writing: tuple[Path, Mapping[str, Any]]
+    model: ModelConfig, known: Tokenizer, made: bool, writing: tuple[Path, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Remarks on what transformers puts around a text, by a tokenizer that was `made` of the folder's, and on how it
     writes one, where that is not done here.
     """
-    known = load_tokenizer(tokenizer)
     if made and isinstance(known, TokenizerJson):
         ours: tuple[list[int | None], list[int | None]] = [], []
         if model.kind == "encoder_decoder":
             ours = [], [known.eod_id]
         elif model.mask == "bidirectional":
             ours = [known.special_ids.cls], [known.special_ids.separator]
-        first, last = map(list, tokenizer_json.around(tokenizer, known.contents))
+        first, last = map(list, tokenizer_json.around(known.path, known.contents))
         if (first, last) != ours:
             yield (
                 f"its tokenizer puts {first or 'nothing'} before a text and {last or 'nothing'} after it, here there "

@@ -14,6 +14,7 @@ import transformers
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import load_carried
+from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
@@ -160,6 +161,44 @@ def test_texts_that_lose_their_beginnings(tokenizers: dict[str, Path], tmp_path:
     with pytest.raises(CheckpointError, match="truncation_side 'left': texts are cut on the right here"):
         import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["bert"], "pair")
     import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["bert"], "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "layout", "inputs", "theirs", "ours"),
+    [
+        ("Bert", "pair", "[CLS] A [SEP] B:1 [SEP]:1", ["token_type_ids"], "", ""),
+        ("Roberta", "pair", "<cls> A <sep> <sep> B:1 <sep>:1", [], "", ""),
+        ("Bert", "single", "A", ["token_type_ids"], "A", "[CLS] A [SEP]"),
+        ("Roberta", "single", "<cls> A", [], "<cls> A", "<cls> A <sep>"),
+        ("Roberta", "pair", "<cls> A <sep> B <sep>", [], "<cls> A <sep> B <sep>", "<cls> A <sep> <sep> B <sep>"),
+        ("Bert", "pair", "[CLS] A [SEP] B [SEP]", ["token_type_ids"], "[CLS] A [SEP] B [SEP]", "[SEP] B:1 [SEP]:1"),
+        ("Bert", "pair", "[CLS] A [SEP] B:1 [SEP]:1", ["input_ids"], "[CLS] A [SEP] B [SEP]", "[SEP] B:1 [SEP]:1"),
+    ],
+)  # fmt: skip
+def test_a_head_that_learned_another_layout_is_refused(
+    name: str, task: str, layout: str, inputs: list[str], theirs: str, ours: str,
+    tokenizers: dict[str, Path], tmp_path: Path,
+) -> None:  # fmt: skip
+    """As of a RoBERTa with the tokenizer of a BERT, whose pairs have one separator. Those of here are taken."""
+    source, given = tmp_path / "theirs", tokenizers[name.lower()]
+    make_theirs(name, given, source)
+    contents = huggingface.load_tokenizer(given).contents
+    symbols = {token["content"]: token["id"] for token in contents["added_tokens"]}
+    parts = [(part.removesuffix(":1"), int(part.endswith(":1"))) for part in layout.split()]
+    single, pair = ([("A", 0)], parts) if task == "pair" else (parts, [*parts, ("B", 0)])
+    contents["post_processor"] = tokenizer_json.template(single, pair, symbols)
+    (source / "tokenizer.json").write_text(json.dumps(contents))
+    roles = {f"{role}_token": symbol for symbol in symbols for role in ("cls", "sep", "pad") if role in symbol.lower()}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, **roles}
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    if not theirs:
+        import_hf(source, tmp_path / "ours", task=task)
+        return
+    with pytest.raises(CheckpointError) as caught:
+        import_hf(source, tmp_path / "ours", task=task)
+    assert f"lays texts out as {theirs}, and here they are laid out as " in str(caught.value)
+    assert f"{ours}, which its head has not learned; pass --tokenizer" in str(caught.value)
+    import_hf(source, tmp_path / "ours", given, task)
 
 
 def test_gpts_read_symbols_that_other_programs_do_not_know(tokenizers: dict[str, Path], tmp_path: Path) -> None:

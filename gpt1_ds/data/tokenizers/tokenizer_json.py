@@ -277,14 +277,31 @@ def learn_roles(
 
 def around(path: Path, contents: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ids that the library puts before a text and after it. Raises DataError for a file that it cannot read."""
-    import tokenizers
-
-    with quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
-        encoding = tokenizers.Tokenizer.from_str(json.dumps(contents)).encode("a")
-        ids, added = encoding.ids, encoding.special_tokens_mask
+    encoding = _encoding(path, contents)
+    ids, added = encoding.ids, encoding.special_tokens_mask
     first = added.index(0) if 0 in added else len(ids)
     last = len(ids) - added[::-1].index(0) if 0 in added else len(ids)
     return tuple(ids[:first]), tuple(ids[last:])
+
+
+def layout(path: Path, contents: Mapping[str, Any], pair: bool) -> list[tuple[int | str, int]]:
+    """How the library lays out one text, or a `pair`: the id of each symbol, or A and B for the texts, each with its
+    segment. Raises DataError for a file that it cannot read.
+    """
+    encoding, found = _encoding(path, contents, "b" if pair else None), list[tuple[int | str, int]]()
+    for number, at, segment in zip(encoding.ids, encoding.sequence_ids, encoding.type_ids, strict=True):
+        part = (number if at is None else "AB"[at], segment)
+        if at is None or part not in found[-1:]:  # one for all tokens of a text
+            found.append(part)
+    return found
+
+
+def _encoding(path: Path, contents: Mapping[str, Any], second: str | None = None) -> Any:
+    """What the library makes of a text, or of two."""
+    import tokenizers
+
+    with quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
+        return tokenizers.Tokenizer.from_str(json.dumps(contents)).encode("a", second)
 
 
 def read(path: Path) -> dict[str, Any]:
