@@ -237,6 +237,8 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
                 f"a score is the output of its head: the {function} that CrossEncoder applies to it is left out"
             )
     vector, remarks = None, [*remarks, *parts.remarks]
+    if made and isinstance(known, TokenizerJson):
+        remarks += known.remarks
     if tuned is None and sentence is None:
         remarks += _text_remarks(model, known, made, writing)
     if sentence is not None:

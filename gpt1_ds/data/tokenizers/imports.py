@@ -28,6 +28,7 @@ from gpt1_ds.data.tokenizers import (
 )
 from gpt1_ds.data.tokenizers.base import MASK_SYMBOLS, SENTENCEPIECE_MODEL, TOKENIZER_JSON, SpecialIds, Tokenizer
 from gpt1_ds.data.tokenizers.registry import publish_tokenizer
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
 PUBLISHED = {  # sha256 of the files that Google and OpenAI published
     "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783": "GPT-2's encoder.json",
@@ -113,12 +114,15 @@ def import_hf(folder: Path | str, out: Path | str, role_words: Sequence[str] = (
     wanted = roles.asked(role_words)
     contents, said = hf_folder.convert(folder)
     size, special_ids, line = tokenizer_json.learn_roles(folder / tokenizer_json.FILE, contents, wanted, said)
-    return _publish(Path(out), size, special_ids, contents), [line]
+    tokenizer = _publish(Path(out), size, special_ids, contents)
+    return tokenizer, [line, *tokenizer.remarks]
 
 
-def _publish(out: Path, size: int, special_ids: SpecialIds, contents: Mapping[str, Any]) -> Tokenizer:
+def _publish(out: Path, size: int, special_ids: SpecialIds, contents: Mapping[str, Any]) -> TokenizerJson:
     files = {tokenizer_json.FILE: json.dumps(contents, ensure_ascii=False).encode()}
-    return publish_tokenizer(out, TOKENIZER_JSON, size, special_ids, files)
+    tokenizer = publish_tokenizer(out, TOKENIZER_JSON, size, special_ids, files)
+    assert isinstance(tokenizer, TokenizerJson), tokenizer.kind
+    return tokenizer
 
 
 def _appended(special_ids: SpecialIds, roles: tuple[str, ...], pieces: int) -> SpecialIds:

@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,7 @@ def quiet_as_line(what: str, way_out: str) -> Iterator[None]:
 FILE = "tokenizer.json"
 MAX_BYTES = 128 << 20  # of the file; those of 250,000 pieces have 20 MB
 MOST_MEMORY = 2 << 30
+_MOST_NAMED = 4  # special tokens
 _BYTE_OF = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 _SPACE = "\u2581"
 _HIDDEN = "\0"  # before the names of control symbols, where a model would find them in a text
@@ -194,6 +196,21 @@ class TokenizerJson(WholeDocumentTokenizer):
         searched = [token for token in found["added_tokens"] if not token["special"]]
         parts = [found["normalizer"], found["pre_tokenizer"], model, searched, self.special_ids.values()]
         return hashlib.sha256(json.dumps([self.vocab_size, *parts], sort_keys=True).encode()).hexdigest()
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a person should know who has used it with its own library: at most one line."""
+        control, usual = {*self.special_ids.present().values()}, {*chain.from_iterable(roles.USUAL.values())}
+        numbers = [number for number in _special(self.contents) if number < self.first_sentinel]
+        found = [name for number in numbers if number not in control and (name := self.names[number]) not in usual]
+        if not found:
+            return []
+        more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+        told = ", ".join([*(f"{name:.40}" for name in found[:_MOST_NAMED]), *more])
+        return [
+            f"its tokenizer finds the special tokens {told} in a text, here their names are ordinary text; to have "
+            "them found, add them to it without special_tokens=True"
+        ]
 
     def encode(self, text: str) -> NDArray[np.int32]:
         if self._words is not None:

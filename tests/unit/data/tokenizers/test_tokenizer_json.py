@@ -175,6 +175,18 @@ def test_roles_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert error.count("\n") == 1
 
 
+def test_special_tokens_that_are_ordinary_text_here_are_named(tmp_path: Path) -> None:
+    """The library finds them in a text, as it does other added ones, which are found here, too."""
+    made = llama()
+    made.add_tokens(["<found>"])
+    made.add_special_tokens([f"<e{number}>" for number in range(6)])
+    tokenizer, (_, line) = imports.import_hf(save(tmp_path / "hf", made, bos_token="<s>"), tmp_path / "a")
+    assert line.startswith("its tokenizer finds the special tokens <e0>, <e1>, <e2>, <e3>, 2 more in a text, here")
+    assert made.encode("a<found>b").ids == tokenizer.encode("a<found>b").tolist()
+    assert made.encode("a<e0>b").ids != tokenizer.encode("a<e0>b").tolist()
+    assert tokenizer.decode(tokenizer.encode("a<e0>b")) == "a<e0>b"
+
+
 def test_a_byte_level_bpe_with_another_end_of_a_document(tmp_path: Path) -> None:
     """Like GPT-2's but for its symbol: the files beside it say what that is for, or a person does."""
     made = tokenizers.ByteLevelBPETokenizer()
