@@ -51,12 +51,13 @@ def _run(options: argparse.Namespace) -> int:
         if options.input:
             stream = stack.enter_context(open(options.input, "rb"))
         found = _from_arguments(predictor, options) if options.text else _from_lines(predictor, options, stream)
+        first = next(found, [])  # before --output is opened: an older file stays where the first lines are refused
         if options.output:
             output = stack.enter_context(open(options.output, "wb"))
         watched = not options.text and not output.isatty()
         show = stack.enter_context(log.bar(unit="{:,.0f} lines".format, watched=watched))
         written = 0
-        for lines in found:
+        for lines in chain([first], found):
             write_lines(lines, output)
             written += len(lines)
             show(written)

@@ -129,6 +129,14 @@ def test_a_bad_line_ends_it_after_those_before(fine_tuned: Runs, tmp_path: Path)
     assert (tmp_path / "out").read_text().count("\n") == 300
 
 
+def test_an_older_file_stays_where_the_first_line_is_refused(fine_tuned: Runs, in_folder: Path) -> None:
+    Path("bad.tsv").write_text("no tab\n")
+    Path("found.tsv").write_text("of a longer run\n")
+    words = ["predict", "--checkpoint", str(fine_tuned("pair")), "--input", "bad.tsv", "--output", "found.tsv"]
+    assert main(words) == 2
+    assert Path("found.tsv").read_text() == "of a longer run\n"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "answers", "said"),
     [("one\n\ntwo\n", 2, 1, "gpt1-ds: standard input line 2: is empty\n"), ("", 0, 0, "")],
