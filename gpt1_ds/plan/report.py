@@ -41,10 +41,12 @@ def describe(
     )
     palm, megatron = (training_flops_per_token(config, vocabulary, causal) for causal in (False, True))
     half = f", {count(megatron)} (Megatron, causal)" if megatron < palm else ""  # of the scores
-    yield f"FLOPs per trained token: {count(palm)} (PaLM convention){half}"
+    pretrains = config.task is None  # a task's rows are as long as their texts, and its head is another one
+    if pretrains:
+        yield f"FLOPs per trained token: {count(palm)} (PaLM convention){half}"
     tokens_per_step = train.global_batch * config.row.fed
     steps = total_steps(config, data_tokens) if steps is None else steps
-    tokens = total_tokens(config, data_tokens)
+    tokens = total_tokens(config, data_tokens) if pretrains else None
     passes = grows = ""
     if tokens and data_tokens:
         used = min(data_tokens, config.data.unique_tokens or data_tokens)
@@ -54,7 +56,7 @@ def describe(
     length = "length known once the data is there"
     if steps is not None:
         length = amount(steps, "step") + (f" = {count(tokens)} tokens{passes}" if tokens else "")
-    bound = " at most" if config.task is not None else ""  # its rows are as long as their texts
+    bound = "" if pretrains else " at most"
     yield f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step{bound}{grows}; {length}"
     if tokens:
         yield f"compute: {palm * tokens:.3g} FLOPs"

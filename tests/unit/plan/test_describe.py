@@ -33,6 +33,15 @@ def test_an_encoder_counts_all_scores_and_the_pooler(name: str, total: str) -> N
     assert "causal" not in lines
 
 
+@pytest.mark.parametrize("words", [[], ["train.steps=90"]], ids=["epochs", "steps"])
+def test_a_task_has_no_count_of_pre_training(words: list[str]) -> None:
+    """Its rows are as long as their texts, which only a run knows."""
+    lines = list(describe(load(["finetune/cola"], ["train.micro_batch=8", *words]), 1, 40482, None, 90))
+    assert not [line for line in lines if "FLOPs" in line]
+    (batch,) = [line for line in lines if line.startswith("batch:")]
+    assert batch.endswith("tokens per step at most; 90 steps")
+
+
 @pytest.mark.parametrize(
     ("words", "graphs", "said"),
     [
