@@ -256,19 +256,21 @@ class Classifier:
             return " ".join(f"{name}:{segment}" if segment and segments else name for name, segment in parts)
 
         def name(part: int | str) -> str:
-            return part if isinstance(part, str) else tokenizer.names[part]
+            return part if isinstance(part, str) else tokenizer.names.get(part, str(part))
 
         def symbol(role: str) -> str:
             return role if role in "AB" else name(tokenizer.special_ids.require(role, f"task.name={self.task.name}"))
 
         found = tokenizer_json.layout(source, tokenizer.contents, pair=not one_text)
+        if not {"A"} | ({"B"} if not one_text else set()) <= {part for part, _ in found}:
+            return  # a vocabulary without letters
         theirs = shown(((name(part), segment) for part, segment in found), has_segments and tells_segments)
         ours = shown(((symbol(role), segment) for role, segment in [(first, 0), ("A", 0), *rest]), has_segments)
         if theirs != ours:
             raise CheckpointError(
                 f"{source}: its tokenizer lays texts out as {theirs:.80}, and here they are laid out as {ours:.80}, "
-                "which its head has not learned; pass --tokenizer with the one that it was fine-tuned with, or "
-                f"--task {NONE} for its encoder alone"
+                f"which its head has not learned; pass --task {NONE} for its encoder alone, or --tokenizer if it was "
+                "fine-tuned with another one"
             )
 
 

@@ -71,6 +71,7 @@ TOKENIZER_FILES = (*hf_folder.VOCABULARIES, *hf_folder.OTHERS, TOKENIZER_CONFIG)
 TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
 MAX_INDEX_BYTES = 16 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
+WITHOUT_SEGMENTS = ("DistilBert", "TokenizersBackend")  # classes of tokenizers that tell a model none
 _BUFFERS = (".attn.bias", ".attn.masked_bias", "position_ids")  # older versions saved causal masks and positions
 
 
@@ -226,7 +227,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         tuned = read_classifier(settings, family, model, head[0] if head else None, task, limit)
     known, made = load_tokenizer(tokenizer), tokenizer.parent == scratch
     if tuned is not None:
-        _check_reading(source, tuned, tokenizer_config, known if made else None)
+        _check_reading(source, tuned, tokenizer_config, known, made)
     parts = present_parts(family, model, shapes, tuned.head if tuned else None)
     _check(source, wanted, family, parts, facts)
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
@@ -270,18 +271,20 @@ def _check_padding(settings: Settings, facts: Facts, tokenizer: Path) -> None:
         )
 
 
-def _check_reading(source: Path, tuned: Classifier, values: Mapping[str, Any], made: Tokenizer | None) -> None:
+def _check_reading(source: Path, tuned: Classifier, values: Mapping[str, Any], known: Tokenizer, made: bool) -> None:
     """Raises CheckpointError for a tokenizer, with these `values` of its configuration, that reads texts in another way
-    than is done here. `made` is what was made of it; of one that was given by hand the layout is not compared.
+    than is done here. One of a kind of this program's own says nothing of layouts; one that was not `made` of the
+    folder's tells segments as its layout says.
     """
     side = values.get("truncation_side", "right")
     if side != "right" and not tuned.task.reads_tokens:  # of tokens nothing is cut
         raise CheckpointError(
             f"{source / TOKENIZER_CONFIG}: truncation_side {side!r:.40}: texts are cut on the right here"
         )
-    if isinstance(made, TokenizerJson):
-        inputs = values.get("model_input_names")
-        tuned.check_layout(source, made, not isinstance(inputs, list) or "token_type_ids" in inputs)
+    if isinstance(known, TokenizerJson):
+        untold = str(values.get("tokenizer_class")).startswith(WITHOUT_SEGMENTS)
+        inputs = values.get("model_input_names", [] if untold else None) if made else None
+        tuned.check_layout(source, known, not isinstance(inputs, list) or "token_type_ids" in inputs)
 
 
 def _text_remarks(

@@ -33,7 +33,7 @@ def overview(study: ScalingResults) -> Rows:
     """(what, value) rows about what was run."""
     done = study.done
     own = sum(cell.flops * (1.0 if cell.own_share is None else cell.own_share) for cell in done)
-    shared = "; branches without their trunk's" if any(cell.own_share not in (None, 1.0) for cell in done) else ""
+    shared = "; a branch without its trunk's FLOPs" if any(cell.own_share not in (None, 1.0) for cell in done) else ""
     rows = [
         ("cells", f"{len(study.cells)}: " + ", ".join(f"{number} {name}" for name, number in study.outcomes.items())),
         ("parameters N", f"{_range([cell.n for cell in done])}; {study.convention}"),
@@ -89,8 +89,8 @@ def noise(study: ScalingResults) -> str:
 
 
 def held_out(study: ScalingResults) -> list[list[str]]:
-    """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval, which
-    is that of the law: the noise of one run is added, of the fit where no cell has several seeds.
+    """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval of
+    the law, widened by the noise between seeds, or by the fit's where no cell has several seeds.
     """
     fit = study.fit
     floor = 100 * (fit.get("noise") or {}).get("relative_std", 0)

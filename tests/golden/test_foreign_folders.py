@@ -113,6 +113,13 @@ def old_bert(folder: Path, added: Any = None, **settings: Any) -> None:
         write(folder, added_tokens_json=added)
 
 
+def roberta_of_berts(folder: Path) -> None:
+    """As KLUE's: the configuration of the model names the class."""
+    old_bert(folder)
+    settings = {"model_type": "roberta", "tokenizer_class": "BertTokenizer"}
+    write(folder, tokenizer_config_json={"do_lower_case": False}, config_json=settings)
+
+
 def byte_level(folder: Path, kind: str = "GPT2Tokenizer", added: Any = (), **options: Any) -> None:
     vocabulary = ROBERTA if kind == "RobertaTokenizer" else GPT2
     made = getattr(transformers, kind)(vocab=vocabulary, merges=MERGES, **options)
@@ -162,6 +169,7 @@ TOKENIZERS: dict[str, Make] = {
     "distilbert": partial(bert, kind="DistilBertTokenizer", strip_accents=False),
     "electra": partial(bert, kind="ElectraTokenizer", do_lower_case=False),
     "old-bert": old_bert,
+    "old-bert-of-a-roberta": roberta_of_berts,
     "old-bert-keeps-accents": partial(old_bert, strip_accents=False, tokenize_chinese_chars=False),
     "old-bert-cased": partial(old_bert, do_lower_case=False),
     "old-bert-added": partial(old_bert, added={"covid19": len(BERT), "<user>": len(BERT) + 1}),

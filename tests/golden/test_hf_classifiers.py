@@ -173,10 +173,11 @@ def test_texts_that_lose_their_beginnings(tokenizers: dict[str, Path], tmp_path:
         ("Roberta", "pair", "<cls> A <sep> B <sep>", [], "<cls> A <sep> B <sep>", "<cls> A <sep> <sep> B <sep>"),
         ("Bert", "pair", "[CLS] A [SEP] B [SEP]", ["token_type_ids"], "[CLS] A [SEP] B [SEP]", "[SEP] B:1 [SEP]:1"),
         ("Bert", "pair", "[CLS] A [SEP] B:1 [SEP]:1", ["input_ids"], "[CLS] A [SEP] B [SEP]", "[SEP] B:1 [SEP]:1"),
+        ("Bert", "pair", "[CLS] A [SEP] B:1 [SEP]:1", "DistilBert", "[CLS] A [SEP] B [SEP]", "[SEP] B:1 [SEP]:1"),
     ],
 )  # fmt: skip
 def test_a_head_that_learned_another_layout_is_refused(
-    name: str, task: str, layout: str, inputs: list[str], theirs: str, ours: str,
+    name: str, task: str, layout: str, inputs: list[str] | str, theirs: str, ours: str,
     tokenizers: dict[str, Path], tmp_path: Path,
 ) -> None:  # fmt: skip
     """As of a RoBERTa with the tokenizer of a BERT, whose pairs have one separator. Those of here are taken."""
@@ -189,7 +190,8 @@ def test_a_head_that_learned_another_layout_is_refused(
     contents["post_processor"] = tokenizer_json.template(single, pair, symbols)
     (source / "tokenizer.json").write_text(json.dumps(contents))
     roles = {f"{role}_token": symbol for symbol in symbols for role in ("cls", "sep", "pad") if role in symbol.lower()}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, **roles}
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+    settings = {**roles, **(told if isinstance(inputs, list) else {"tokenizer_class": f"{inputs}TokenizerFast"})}
     (source / "tokenizer_config.json").write_text(json.dumps(settings))
     if not theirs:
         import_hf(source, tmp_path / "ours", task=task)
@@ -197,7 +199,7 @@ def test_a_head_that_learned_another_layout_is_refused(
     with pytest.raises(CheckpointError) as caught:
         import_hf(source, tmp_path / "ours", task=task)
     assert f"lays texts out as {theirs}, and here they are laid out as " in str(caught.value)
-    assert f"{ours}, which its head has not learned; pass --tokenizer" in str(caught.value)
+    assert f"{ours}, which its head has not learned; pass --task none" in str(caught.value)
     import_hf(source, tmp_path / "ours", given, task)
 
 

@@ -58,7 +58,7 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         import transformers
     except ImportError:
         return _as_it_is(folder, files, settings)
-    kind, model_type = _named(settings[CONFIG]), _named(settings[MODEL_CONFIG], "model_type")
+    kind, model_type = _class_of(settings), _named(settings[MODEL_CONFIG], "model_type")
     if kind is None and model_type is None:
         kind = _guessed(folder, files[0])
     with tempfile.TemporaryDirectory() as scratch, _quiet(transformers):
@@ -99,7 +99,7 @@ def _as_it_is(
     folder: Path, files: list[str], settings: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The folder's tokenizer.json, where transformers would change nothing of it."""
-    said, kind = roles.said(folder), _named(settings[CONFIG])
+    said, kind = roles.said(folder), _class_of(settings)
     any_class = kind in ANY_CLASS or (kind is None and not settings[MODEL_CONFIG])
     if FILE in files and any_class and not (folder / "added_tokens.json").exists():
         contents = tokenizer_json.read(folder / FILE)
@@ -138,6 +138,11 @@ def _named(values: Mapping[str, Any], key: str = "tokenizer_class") -> str | Non
     """The name of a class or of a model type, if it is one."""
     name = values.get(key)
     return name if isinstance(name, str) and re.fullmatch(r"[\w-]+", name) else None
+
+
+def _class_of(settings: Mapping[str, dict[str, Any]]) -> str | None:
+    """The tokenizer's class, which older folders name in the model's configuration: a RoBERTa may have a BERT's."""
+    return _named(settings[CONFIG]) or _named(settings[MODEL_CONFIG])
 
 
 def _guessed(folder: Path, file: str) -> str:

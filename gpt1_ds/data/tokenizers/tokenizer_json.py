@@ -208,8 +208,8 @@ class TokenizerJson(WholeDocumentTokenizer):
         more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
         told = ", ".join([*(f"{name:.40}" for name in found[:_MOST_NAMED]), *more])
         return [
-            f"its tokenizer finds the special tokens {told} in a text, here their names are ordinary text; to have "
-            "them found, add them to it without special_tokens=True"
+            f"transformers finds the special tokens {told} in a text; here their names are ordinary text. To have them "
+            "found, call add_tokens([...]) of that tokenizer in transformers, save it and import it again"
         ]
 
     def encode(self, text: str) -> NDArray[np.int32]:

@@ -123,7 +123,7 @@ def test_steps_of_a_trunk_count_once(tmp_path: Path) -> None:
     write_results(
         folder, [{**cell, "own_share": share} for cell, share in zip(cells, (1, 0.25, 0.25, ""), strict=True)]
     )
-    words = "2.5·10¹⁵ FLOPs in the cells that are done; branches without their trunk's"
+    words = "2.5·10¹⁵ FLOPs in the cells that are done; a branch without its trunk's FLOPs"
     assert dict(overview(read_scaling_results(folder)))["compute"] == words
 
 

@@ -181,10 +181,14 @@ def test_special_tokens_that_are_ordinary_text_here_are_named(tmp_path: Path) ->
     made.add_tokens(["<found>"])
     made.add_special_tokens([f"<e{number}>" for number in range(6)])
     tokenizer, (_, line) = imports.import_hf(save(tmp_path / "hf", made, bos_token="<s>"), tmp_path / "a")
-    assert line.startswith("its tokenizer finds the special tokens <e0>, <e1>, <e2>, <e3>, 2 more in a text, here")
+    assert line.startswith("transformers finds the special tokens <e0>, <e1>, <e2>, <e3>, 2 more in a text; here")
     assert made.encode("a<found>b").ids == tokenizer.encode("a<found>b").tolist()
     assert made.encode("a<e0>b").ids != tokenizer.encode("a<e0>b").tolist()
     assert tokenizer.decode(tokenizer.encode("a<e0>b")) == "a<e0>b"
+    made.add_tokens([f"<e{number}>" for number in range(6)])
+    tokenizer, said = imports.import_hf(save(tmp_path / "again", made, bos_token="<s>"), tmp_path / "b")
+    assert len(said) == 1
+    assert made.encode("a<e0>b").ids == tokenizer.encode("a<e0>b").tolist(), "as the line says"
 
 
 def test_a_byte_level_bpe_with_another_end_of_a_document(tmp_path: Path) -> None:
