@@ -262,8 +262,9 @@ class Classifier:
             return role if role in "AB" else name(tokenizer.special_ids.require(role, f"task.name={self.task.name}"))
 
         found = tokenizer_json.layout(source, tokenizer.contents, pair=not one_text)
-        if not {"A"} | ({"B"} if not one_text else set()) <= {part for part, _ in found}:
-            return  # a vocabulary without letters
+        texts = {"A"} if one_text else {"A", "B"}
+        if not texts <= {part for part, _ in found}:
+            return  # its vocabulary has no letters, so that the texts of the comparison are empty
         theirs = shown(((name(part), segment) for part, segment in found), has_segments and tells_segments)
         ours = shown(((symbol(role), segment) for role, segment in [(first, 0), ("A", 0), *rest]), has_segments)
         if theirs != ours:

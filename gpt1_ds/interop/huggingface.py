@@ -272,9 +272,9 @@ def _check_padding(settings: Settings, facts: Facts, tokenizer: Path) -> None:
 
 
 def _check_reading(source: Path, tuned: Classifier, values: Mapping[str, Any], known: Tokenizer, made: bool) -> None:
-    """Raises CheckpointError for a tokenizer, with these `values` of its configuration, that reads texts in another way
-    than is done here. One of a kind of this program's own says nothing of layouts; one that was not `made` of the
-    folder's tells segments as its layout says.
+    """Raises CheckpointError for a tokenizer that reads texts in another way than is done here. `values` are the
+    folder's tokenizer_config.json; they say nothing of the segments of a tokenizer that was given by hand, not `made`
+    from this folder. Tokenizers of this program's own kinds have no layout to compare.
     """
     side = values.get("truncation_side", "right")
     if side != "right" and not tuned.task.reads_tokens:  # of tokens nothing is cut

@@ -49,8 +49,8 @@ def _load_once() -> None:
             import deepspeed.runtime.zero.muon.original_muon  # and whether its optimizer is this one
             import megatron.core.tensor_parallel
         from deepspeed.utils import logger
-    # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while the libraries' objects are seen.
-    # No collection frees what is frozen; a second time that would be an engine that has done its work.
+    # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while it looks at the libraries'.
+    # What is frozen is never freed: frozen once more, the engine of the last run would stay in memory.
     gc.freeze()
     logging.disable(logging.NOTSET)
     for handler in list(logger.handlers):

@@ -93,8 +93,8 @@ def held_out(study: ScalingResults) -> list[list[str]]:
     the law, widened by the noise between seeds, or by the fit's where no cell has several seeds.
     """
     fit = study.fit
-    floor = 100 * (fit.get("noise") or {}).get("relative_std", 0)
-    spread = NOISES * (floor or fit.get("fit_noise_percent") or 0.0) / 100
+    seed_noise = 100 * (fit.get("noise") or {}).get("relative_std", 0)
+    spread = NOISES * (seed_noise or fit.get("fit_noise_percent") or 0.0) / 100
     rows = []
     for point in fit.get("held_out") or []:
         interval, error = point.get("interval"), point["error_percent"]
@@ -106,7 +106,8 @@ def held_out(study: ScalingResults) -> list[list[str]]:
         rows.append(
             [
                 *(str(point["cell"]), count(point["n"]), count(point["d"]), _loss(loss), _loss(predicted)),
-                *(_interval(interval), f"{error:+.2f} %", f"{abs(error) / floor:.1f} x" if floor else "-", inside),
+                *(_interval(interval), f"{error:+.2f} %"),
+                *(f"{abs(error) / seed_noise:.1f} x" if seed_noise else "-", inside),
             ]
         )
     return rows

@@ -271,7 +271,7 @@ def t5_model(folder: Path, proj: str, tied: bool, scaled: bool, **changes: Any) 
     write(folder, config_json=config)
     if not tied:
         tensors = safetensors.torch.load_file(folder / "model.safetensors")
-        # logits of the size of the tied ones: of logits of 15, rounding alone is above 1e-5 on some processors
+        # logits as large as those of a tied head: where they are 15, rounding alone exceeds 1e-5 on some CPUs
         tensors["lm_head.weight"] = torch.randn(130, 16, generator=torch.Generator().manual_seed(1)) / 4
         safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 

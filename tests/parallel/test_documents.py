@@ -11,8 +11,8 @@ from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
 
 STEPS = 4
 MASKED = ["data.documents=masked"]
-# with Adam's usual epsilon the rounding of a gradient of nearly zero becomes a step: on a processor with AMX one weight
-# of T5 made its matrix 1.3e-4 apart, also by tensor parallelism alone
+# With its usual epsilon, Adam scales the rounding of a gradient of nearly zero up. On a CPU with AMX one such weight of
+# T5 makes its matrix differ by 1.3e-4, also with tensor parallelism alone.
 RECIPES = {"gpt1": [*FAMILIES["gpt1"], *MASKED], "t5": [*FAMILIES["t5"], *MASKED, "optimizer.eps=1e-6"]}
 CHOSEN = {
     "gpt1": [(2, "tp2 sequence"), (2, "zero3"), (2, "pp2")],
