@@ -95,7 +95,7 @@ def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | Pre
     if models is not None and models.left:
         check_tasks(study, configure_task, options.overrides, models.configs)
         return models
-    sweep = make_sweep(study, configure, options.overrides, models.folders if models else None)
+    sweep = make_sweep(study, configure, options.overrides, models)
     sweep.check()
     return sweep
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -69,7 +70,7 @@ class Results:
     curve: tuple[tuple[int, Key], ...]  # (layers taken, cell) of the layer-transfer figure
     scores: tuple[StudyScore, ...]
     failed: dict[str, str]  # cell's folder -> why it failed the last time
-    diverged: Mapping[str, str] = field(default_factory=dict)  # cell's folder -> why, where every trial of it diverged
+    diverged: tuple[tuple[str, str], ...] = ()  # (folder, why) of each cell whose model or all of whose trials diverged
     split: str = "dev"  # that the table shows
     compare: tuple[dict[str, Any], ...] = ()  # as the study's file has it
     control_rows: tuple[str, ...] = ()  # of the variants
@@ -142,11 +143,9 @@ def read_study_results(folder: Path) -> Results:
         ),
         scores=(*(score for cell in found for score in _scores(*cell)), *_controls(folder)),
         failed=_failed(RunDir(folder)),
-        diverged={
-            place.relative_to(folder).as_posix(): why
-            for place in places.values()
-            if (why := _divergence(RunDir(place)))
-        },
+        diverged=tuple(
+            (os.path.relpath(place, folder), why) for place in places.values() if (why := _divergence(RunDir(place)))
+        ),
         split=told.get("split", "dev"),
         compare=tuple(told.get("compare", ())),
         control_rows=tuple(told.get("controls", ())),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,6 @@ from typing import Any, ClassVar
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.common.log import say
-from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import duration
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
@@ -38,7 +38,7 @@ from gpt1_ds.sweep.finetuning_study import (
     cell_folder,
     named_last,
 )
-from gpt1_ds.sweep.pretraining_trials import Folders
+from gpt1_ds.sweep.pretraining_trials import PretrainingSweep, PretrainingTrial
 from gpt1_ds.sweep.study_file import refuse_keys
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.base import ControlAnswers, Task, hash_examples
@@ -94,16 +94,19 @@ class FinetuningTrial(Trial):
 class FinetuningSweep(Sweep):
     """The trials of the table first, one seed after the other so that the table fills evenly.
 
-    `curve`: (blocks taken, trial) of the layer-transfer figure; -1 takes nothing, 0 the embeddings only.
+    `curve`: (blocks taken, trial) of the layer-transfer figure; -1 takes nothing, 0 the embeddings only. `lacking`: the
+    cells of rows whose model diverged in pre-training, and its run folder; they have no trial.
     """
 
     target: ClassVar[str] = "gpt1_ds.training.finetuning:finetune"
     study: FinetuningStudy
     trials: tuple[FinetuningTrial, ...]
     curve: tuple[tuple[int, FinetuningTrial], ...]
+    lacking: tuple[tuple[str, str, int, Path], ...] = ()  # task, variant, seed, run folder
 
     def describe(self) -> dict[str, Any]:
         tasks = {trial.task: trial.section for trial in self.trials}
+        lacking = (self._cell(*cell) for cell in self.lacking)
         return {
             "name": self.study.name,
             "checkpoint": ", ".join(self.study.checkpoints),
@@ -122,17 +125,23 @@ class FinetuningSweep(Sweep):
             "seeds": list(self.study.seeds),
             "split": self.study.split,
             "compare": [asdict(one) for one in self.study.compare],
-            "cells": [self._place(trial) for trial in self.trials],
+            "cells": [*map(self._place, self.trials), *lacking],
             "layer_transfer": [{"layers": layers, **self._place(trial)} for layers, trial in self.curve],
         }
 
     def _place(self, trial: FinetuningTrial) -> dict[str, Any]:
-        inside = trial.run_dir.path.relative_to(self.folder).as_posix()
-        place = {"task": trial.task, "variant": trial.variant, "seed": trial.seed, "folder": inside}
+        place = self._cell(trial.task, trial.variant, trial.seed, trial.run_dir.path)
         return {**place, "choice": trial.choice} if trial.choice else place
 
+    def _cell(self, task: str, variant: str, seed: int, folder: Path) -> dict[str, Any]:
+        return {"task": task, "variant": variant, "seed": seed, "folder": os.path.relpath(folder, self.folder)}
+
     def check(self) -> None:
-        """Raise UserError also for tasks whose files cannot be read. Says which cells have scores of other examples."""
+        """Raise UserError also for tasks whose files cannot be read. Says which models diverged, and which cells have
+        scores of other examples.
+        """
+        for variant, folder in dict.fromkeys((variant, folder) for _, variant, _, folder in self.lacking):
+            say(f"{folder}: diverged in pre-training; {variant} has no cells of it")
         problems = [problem for trial in self.trials for problem in trial.differences()]
         sections = {trial.task: trial.section for trial in self.trials}
         problems += _trend_problems(self.study, sections)
@@ -214,16 +223,26 @@ def _lacking_symbols(config: Config, tasks: Sequence[tuple[Task, TaskConfig]]) -
 
 
 def make_sweep(
-    study: FinetuningStudy, configure: Configure, overrides: Sequence[str] = (), pretrained: Folders | None = None
+    study: FinetuningStudy, configure: Configure, overrides: Sequence[str] = (), models: PretrainingSweep | None = None
 ) -> FinetuningSweep:
     """The sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win), and the
-    folders of the models that it has `pretrained`.
+    models that it has trained before. Cells of a model that diverged have no trial.
 
-    Raises ConfigError naming every problem of every trial's configuration.
+    Raises ConfigError naming every problem of every trial's configuration, or where all models diverged.
     """
     refuse_keys(OWN_KEYS, overrides)
     transfer = study.layer_transfer or LayerTransfer()
-    rows = {name: _begun(own, pretrained or {}, study.seeds[0]) for name, own in study.rows.items()}
+    lacking = [
+        (task, name, seed, model.run_dir.path)
+        for (name, own), seed in itertools.product(study.rows.items(), study.seeds)
+        if (model := _model_of(own, models, seed)) is not None and model.divergence
+        for task in study.columns
+    ]
+    without = {(name, seed) for _, name, seed, _ in lacking}
+    seeds = {name: [seed for seed in study.seeds if (name, seed) not in without] for name in study.rows}
+    rows = {name: _starting(own, models, seeds[name][0]) for name, own in study.rows.items() if seeds[name]}
+    if not rows:
+        raise ConfigError(f"{study.name}: every model diverged in pre-training; change pretrain, and remove their runs")
     table = _configurations(study, configure, overrides, rows, study.columns)
     taking = {f"transfer {'nothing' if layers < 0 else layers}": layers for layers in transfer.layers}
     changed = {name: [f"task.transfer_layers={layers}"] for name, layers in taking.items()}
@@ -235,9 +254,10 @@ def make_sweep(
             if layers > (most := config.model.layers)
         )
     trials = {
-        (*key, seed): _trial(study, key, seed, _of_seed(config, study, key[1], seed, pretrained))
+        (*key, seed): _trial(study, key, seed, _of_seed(config, study.rows[key[1]], seed, models))
         for seed in study.seeds
         for key, config in table.items()
+        if seed in seeds[key[1]]
     }
     points = []
     for own, config in curve.items():
@@ -246,28 +266,33 @@ def make_sweep(
         for seed in transfer.seeds or study.seeds:
             trial = trials.setdefault((*key, seed), _trial(study, key, seed, config))
             points.append((taking[own[1]], trial))
-    return FinetuningSweep(study, tuple(trials.values()), tuple(points))
+    return FinetuningSweep(study, tuple(trials.values()), tuple(points), tuple(lacking))
 
 
-def _begun(overrides: Sequence[str], pretrained: Folders, seed: int) -> list[str]:
+def _starting(overrides: Sequence[str], models: PretrainingSweep | None, seed: int) -> list[str]:
     """With the checkpoint of the model that a row names."""
-    folder = _model_of(overrides, pretrained, seed)
+    folder = _source_of(overrides, models, seed)
     own = [override for override in overrides if override.partition("=")[0] not in (PRETRAINED, STEP)]
     return own if folder is None else [f"{SOURCE}={folder}", *own]
 
 
-def _model_of(row: Sequence[str], pretrained: Folders, seed: int) -> Path | None:
+def _model_of(row: Sequence[str], models: PretrainingSweep | None, seed: int) -> PretrainingTrial | None:
+    """The model that a row names, trained with `seed`."""
+    name = named_last(PRETRAINED, row)
+    return None if name is None or models is None else models.by_name[name, seed]
+
+
+def _source_of(row: Sequence[str], models: PretrainingSweep | None, seed: int) -> Path | None:
     """The run folder of the model that a row names, or its checkpoint of the step that the row names."""
-    model, step = named_last(PRETRAINED, row), named_last(STEP, row)
+    model, step = _model_of(row, models, seed), named_last(STEP, row)
     if model is None:
         return None
-    folder = pretrained[model, seed]
-    return RunDir(folder).checkpoint(int(step)) if step else folder
+    return model.run_dir.checkpoint(int(step)) if step else model.run_dir.path
 
 
-def _of_seed(config: Config, study: FinetuningStudy, variant: str, seed: int, pretrained: Folders | None) -> Config:
+def _of_seed(config: Config, row: Sequence[str], seed: int, models: PretrainingSweep | None) -> Config:
     """A cell begins with the model that was pre-trained with its own seed."""
-    folder = _model_of(study.rows[variant], pretrained or {}, seed) if pretrained else None
+    folder = _source_of(row, models, seed)
     if folder is None:
         return config
     return replace(config, checkpoint=replace(config.checkpoint, init_from=str(folder)))

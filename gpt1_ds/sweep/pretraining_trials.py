@@ -12,6 +12,7 @@ from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.text import decimals
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
+from gpt1_ds.scaling.tables import DIVERGED
 from gpt1_ds.sweep.finetuning_study import OWN_KEYS, PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
 from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
 from gpt1_ds.sweep.study_file import refuse_keys
@@ -22,7 +23,6 @@ RESULT_KEYS = (  # a run that differs in one of these is another model, or has a
     *TRAINING_KEYS,
     *("model.", "objective.", "data.", SAMPLE),
 )
-Folders = Mapping[tuple[str, int], Path]  # (name, seed) -> run folder
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,11 +35,13 @@ class PretrainingTrial(Trial):
 
     @property
     def done(self) -> bool:
-        return self.run_dir.done.exists()
+        return self.run_dir.done.exists() or bool(self.divergence)
 
     @property
     def result(self) -> str:
         """The last held-out loss."""
+        if problem := self.divergence:
+            return f"{DIVERGED}: {problem}"
         losses = held_out_losses(self.run_dir)
         if not losses:
             return "no held-out loss"
@@ -60,8 +62,9 @@ class PretrainingSweep(Sweep):
         return Path(self.trials[0].config.run.dir) / _place(self.study)
 
     @property
-    def folders(self) -> Folders:
-        return {(trial.name, trial.seed): trial.run_dir.path for trial in self.trials}
+    def by_name(self) -> Mapping[tuple[str, int], PretrainingTrial]:
+        """(name, seed) -> trial."""
+        return {(trial.name, trial.seed): trial for trial in self.trials}
 
     @property
     def configs(self) -> Mapping[str, Config]:
@@ -84,7 +87,7 @@ class PretrainingSweep(Sweep):
     def table(self) -> Iterator[str]:
         """A line per trial."""
         for trial in self.trials:
-            yield f"{'done ' if trial.done else 'to do'}  {trial}"
+            yield f"{trial.early_end or ('done ' if trial.done else 'to do')}  {trial}"
 
 
 def make_pretraining(

@@ -164,6 +164,7 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, gpt1: Gpt1) -> 
             data.path: {tiny_data}
             train.steps: 4
             checkpoint: {{every: 2, keep_every: 2}}
+          - {{preset: pretrain/tiny_cpu, name: wild, data.path: {tiny_data}, train.steps: 4, optimizer.lr: 1e30}}
         tasks:
           - {{preset: finetune/table, name: mine, task.path: task}}
         variants:
@@ -187,7 +188,8 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, gpt1: Gpt1) -> 
     assert told.out.splitlines()[0] == "to do  small, pre-training, seed 1", told.err
     ran = gpt1("finetune", "study", "grid.yaml", "--rehearse", "2")
     assert ran.code == 0, ran.err
-    assert "3 of 3 cells are done, from small." in (folder / "runs" / "grid-rehearsal" / "table.md").read_text()
+    rehearsal = (folder / "runs" / "grid-rehearsal" / "table.md").read_text()
+    assert "3 of 4 cells are done, from small, wild; 1 diverged." in rehearsal
     early = folder / "runs" / "grid-rehearsal" / "mine" / "small-early" / "seed-1" / "config.yaml"
     assert "/grid-rehearsal/pretrained/small/seed-1/checkpoints/step-00000001\n" in early.read_text()
     ran = gpt1("finetune", "study", "grid.yaml")
@@ -199,8 +201,9 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, gpt1: Gpt1) -> 
             assert f"init_from: runs/grid/pretrained/small/seed-{seed}\n" in recorded
         early = (grid / "mine" / "small-early" / f"seed-{seed}" / "config.yaml").read_text()
         assert f"init_from: runs/grid/pretrained/small/seed-{seed}/checkpoints/step-00000002\n" in early
-    assert "6 of 6 cells are done, from small." in (grid / "table.md").read_text()
+    assert "6 of 8 cells are done, from small, wild; 2 diverged." in (grid / "table.md").read_text()
     again = gpt1("finetune", "study", "grid.yaml")
+    assert "runs/grid/pretrained/wild/seed-1: diverged in pre-training; wild has no cells of it\n" in again.err
     assert "6 cells, 6 done" in again.err
     other = text.replace("train.steps: 2,", "train.steps: 3,").replace("jobs: 2", "jobs: 2\n        models: grid")
     (folder / "other.yaml").write_text(other)
