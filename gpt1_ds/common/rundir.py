@@ -37,6 +37,7 @@ class RunDir:
         self.evaluation = path / "eval.json"
         self.report = path / "report.html"
         self.profile = path / "profile"  # traces, their summary and its page
+        self.study = path / "study.json"  # in the folder of a sweep or study, which is no run's
         self.done = path / "DONE"
         self.stop = path / "STOP"
         self.save = path / "SAVE"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.report import figures, paper
 from gpt1_ds.report.study_comparisons import (
     AVERAGE,
@@ -262,7 +263,7 @@ RELOAD_SECONDS = 60  # of the page while cells are left
 
 def is_study(folder: Path) -> bool:
     """Whether a fine-tuning study ran there."""
-    file = folder / "study.json"
+    file = RunDir(folder).study
     return file.is_file() and '"variants"' in file.read_text()
 
 

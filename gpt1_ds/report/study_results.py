@@ -123,7 +123,7 @@ class Results:
 
 def read_study_results(folder: Path) -> Results:
     """The study in `folder`, which holds study.json."""
-    told = read_json(folder / "study.json")
+    told = read_json(RunDir(folder).study)
     trials: dict[Key, dict[Path, str]] = {}
     for cell in told["cells"]:
         key = (cell["task"], cell["variant"], cell["seed"])

@@ -222,5 +222,5 @@ def _submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
         words = [SCRIPT, str(submission.arrays[len(jobs)].manifest)] if len(jobs) < len(submission.arrays) else None
         note_submission(RunDir(sweep.folder), job, submission.after, words or submission.last)
         jobs.append(job)
-    write_json(sweep.folder / "study.json", sweep.describe())
+    write_json(RunDir(sweep.folder).study, sweep.describe())
     return jobs

@@ -39,7 +39,7 @@ def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> i
     make_folder(sweep)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads(jobs * sweep.study.nproc)))  # before the fork server starts
     with RunLock(sweep.folder / ".lock", LOCK_SECONDS):
-        write_json(sweep.folder / "study.json", sweep.describe())
+        write_json(RunDir(sweep.folder).study, sweep.describe())
         runner = _Runner(sweep, jobs, update)
         before = stop_signals.listen(runner.note_signal)
         try:

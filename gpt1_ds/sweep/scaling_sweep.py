@@ -165,7 +165,7 @@ def tracking_of(folder: Path) -> TrackingConfig | None:
     """Returns how the cells of the study in `folder` are shown in W&B; None where they are not."""
     cell = next(folder.glob("*/config.yaml"), None)
     tracking = None if cell is None else load_recorded(cell).tracking
-    return tracking if tracking and tracking.wandb != "off" and (folder / "study.json").exists() else None
+    return tracking if tracking and tracking.wandb != "off" and RunDir(folder).study.exists() else None
 
 
 def publish_fit(
@@ -185,7 +185,7 @@ def publish_fit(
             told[f"fit/{name}_low"], told[f"fit/{name}_high"] = interval
     for row in record["held_out"]:
         told[f"held_out/{row['cell']}_error_percent"] = row["error_percent"]
-    logger = _logger(folder, tracking, json.loads((folder / "study.json").read_text()))
+    logger = _logger(folder, tracking, json.loads(RunDir(folder).study.read_text()))
     logger.table("predictions", [dict(row) for row in predictions])
     for picture in pictures:
         logger.image(f"figures/{picture.stem}", picture)

@@ -129,8 +129,14 @@ class Sweep(ABC):
         self.check_configurations()
 
     def check_configurations(self) -> None:
-        """Raise ConfigError for trials that ran with another configuration."""
-        ConfigError.raise_all(problem for trial in self.trials for problem in trial.differences())
+        """Raise ConfigError for trials that ran with another configuration, or where the folder is a run's."""
+        ConfigError.raise_all(self.differences())
+
+    def differences(self) -> Iterator[str]:
+        if RunDir(self.folder).config.exists():
+            yield f"{self.folder} is the folder of a run; give the study or sweep another name"
+        for trial in self.trials:
+            yield from trial.differences()
 
     def watch(self, running: Mapping[Any, float], spent: float) -> str:
         """Called several times a second with the running trials and the seconds that each took, and the seconds that

@@ -51,8 +51,10 @@ def run_folder(config: Config) -> RunDir:
 def decide(run_dir: RunDir, config: Config) -> Claim:
     """What a run with this configuration does with the folder. Nothing is written.
 
-    Raises ConfigError naming every changed key where the folder belongs to another run.
+    Raises ConfigError naming every changed key where the folder belongs to another run, or where it is a study's.
     """
+    if run_dir.study.exists():
+        raise ConfigError(f"run.name: {run_dir.path} is the folder of a sweep or study; choose another name")
     saved, trained = _is_saved(run_dir), _is_trained(run_dir)
     if begins_anew(config) and (saved or trained):
         return Claim(run_dir, replaces=True, aside=_free(run_dir), why="checkpoint.resume=never")

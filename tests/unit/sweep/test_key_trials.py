@@ -112,6 +112,16 @@ def test_a_sweep_does_not_replace_the_results_of_another(tmp_path: Path) -> None
     sweep("3e-3").check()
 
 
+def test_the_folder_of_a_run_is_no_sweep_s(tmp_path: Path) -> None:
+    own = ["run.name=lr", f"run.dir={tmp_path}"]
+    sweep = make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None)
+    sweep.folder.mkdir()
+    sweep.check()
+    (sweep.folder / "config.yaml").touch()
+    with pytest.raises(ConfigError, match="lr-sweep is the folder of a run; give the study or sweep another name"):
+        sweep.check()
+
+
 def test_losses_of_other_held_out_rows_are_not_compared() -> None:
     def configure(words: Sequence[str]) -> Config:
         return load([], ["run.name=lr", *words])

@@ -129,6 +129,12 @@ def test_a_configuration_that_cannot_be_read_is_no_claim(run_dir: RunDir) -> Non
         claim.decide(run_dir, configured())
 
 
+def test_the_folder_of_a_study_is_no_run_s(run_dir: RunDir) -> None:
+    run_dir.study.write_text("{}")
+    with pytest.raises(ConfigError, match=r"run\.name: runs/run is the folder of a sweep or study; choose another"):
+        claim.decide(run_dir, configured("checkpoint.resume=never"))
+
+
 def test_a_store_that_holds_the_run_refuses_before_anything_moves(tiny_data: Path, tmp_path: Path) -> None:
     words = [
         f"data.path={tiny_data}",
