@@ -160,7 +160,13 @@ _KINDS = {  # of fields, by their types
     **{"str": "text", "str | None": "text", "bool": "truth", "dict[str, float | None]": "numbers"},
     "dict[str, float | None] | None": "numbers",
 }
-_RECORDS = {record.kind: record for record in (TrainRecord, EvalRecord, TaskRecord, ScoreRecord)}
+_RECORDS = {  # kind -> the kinds of its fields by their names, and those fields that older versions lack
+    record.kind: (
+        {field.name: _KINDS[str(field.type)] for field in fields(record)},
+        [field.name for field in fields(record) if field.default is not MISSING],
+    )
+    for record in (TrainRecord, EvalRecord, TaskRecord, ScoreRecord)
+}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -169,11 +175,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """
     found = list(read_jsonl(path))
     for one in found:
-        if (record := _RECORDS.get(one["kind"])) is not None:
-            kinds = {field.name: _KINDS[str(field.type)] for field in fields(record)}
-            later = [field.name for field in fields(record) if field.default is not MISSING]  # older versions lack them
+        if (known := _RECORDS.get(one["kind"])) is not None:
             given = {key: value for key, value in one.items() if value is not None or key not in OPTIONAL}
-            check_types(path, f"the {one['kind']} record of step {one['step']}", given, kinds, later)
+            check_types(path, f"the {one['kind']} record of step {one['step']}", given, *known)
     return found
 
 
