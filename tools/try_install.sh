@@ -17,7 +17,7 @@ unset PYTHONPATH
 say() { printf '\n$ %s\n' "$*" >&2; "$@"; }
 
 mkdir source # building writes beside the sources
-cp -r "$root"/{gpt1_ds,configs,launch,pyproject.toml,setup.py,README.md,LICENSE} source
+cp -r "$root"/{gpt1_ds,configs,launch,pyproject.toml,README.md,LICENSE} source
 say pip wheel --quiet --no-deps --wheel-dir dist ./source
 wheel=$(echo dist/*.whl)
 # torch first and by its build: a plain `torch` pulls gigabytes of CUDA libraries

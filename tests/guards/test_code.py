@@ -90,6 +90,16 @@ def may_import(here: str, there: str) -> bool:
     return here in (there, "__init__") or there == "__init__" or LAYERS.index(there) < LAYERS.index(here)
 
 
+def test_the_top_level_has_nothing_else() -> None:
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip(f"not in a git repository: {listed.stderr}")
+    names = {name.partition("/")[0] for name in listed.stdout.splitlines()}
+    community = {"LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}
+    wanted = {"gpt1_ds", "launch", "configs", "tools", "tests", "pyproject.toml", "README.md", *community}
+    assert {name for name in names if not name.startswith(".")} == wanted
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_down(path: Path) -> None:
     for line, name in imports(path):

@@ -43,7 +43,7 @@ def test_a_container_installs_as_setup_does_what_is_there(path: Path) -> None:
     copied = re.findall(r"^COPY (.*) \S+$", text, flags=re.MULTILINE)
     copied += re.findall(r"^    (\S+) /src/", text, flags=re.MULTILINE)
     names = {name for line in copied for name in line.split()}
-    assert {"tools/constraints.txt", "pyproject.toml", "setup.py", "README.md", "gpt1_ds", "configs", "launch"} <= names
+    assert {"tools/constraints.txt", "pyproject.toml", "README.md", "gpt1_ds", "configs", "launch"} <= names
     assert [name for name in names if not (ROOT / name).exists()] == []
     setup = (ROOT / "tools" / "setup.sh").read_text()
     assert "'^torch==' tools/constraints.txt" in setup
