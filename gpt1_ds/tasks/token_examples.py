@@ -14,6 +14,7 @@ from gpt1_ds.tasks.registry import Spec
 from gpt1_ds.tasks.rows import BadRowError, RowReader, TaskColumns, text_of
 
 STARTS = ("starts", "answer_starts", "answer_start")  # columns of where answers begin
+IMPOSSIBLE = "is_impossible"  # a column that says whether there is no answer
 
 
 def row_reader(spec: Spec, score_range: Sequence[float]) -> RowReader:
@@ -25,7 +26,7 @@ def row_reader(spec: Spec, score_range: Sequence[float]) -> RowReader:
 class SpanReader(RowReader):
     """Answers are {text: [...], answer_start: [...]}, as in SQuAD and the `datasets` library; or texts, and in a column
     beside them the characters that they begin at, without which the first place of a text counts. In a file of
-    delimited cells both are JSON, or one answer as it is.
+    delimited cells both are JSON, or one answer as it is. A question without an answer has an empty list, or says so.
     """
 
     def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
@@ -46,12 +47,14 @@ class SpanReader(RowReader):
     def _answers(
         self, values: Mapping[str, Any], name: str, context: str, needs_label: bool
     ) -> tuple[tuple[str, int], ...] | None:
-        """(text, where it begins) of each; None where nothing is known."""
+        """(text, where it begins) of each, nothing where there is no answer; None where nothing is known."""
+        if str(values.get(IMPOSSIBLE)).strip().lower() in ("true", "1"):
+            return ()
         told = _listed(values.get(name))
-        if told is None:
-            if needs_label and name not in values:
-                raise BadRowError(f"{name} is missing")
-            return () if needs_label else None
+        if is_missing(told):
+            if needs_label:
+                raise BadRowError(f"{name} is missing; [], or {IMPOSSIBLE}=true, says that there is no answer")
+            return None
         starts: Any = next((values[column] for column in STARTS if not is_missing(values.get(column))), None)
         if isinstance(told, dict):
             starts, told = told.get("answer_start"), told.get("text")
@@ -67,7 +70,7 @@ class SpanReader(RowReader):
             raise BadRowError(f"answer {brief(str(text))} is no text")
         try:
             start = context.find(text) if place is None else int(place)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise BadRowError(f"answer_start={brief(str(place))} is no number") from None
         if start < 0 or context[start : start + len(text)] != text:
             where = f"at character {start} of" if place is not None else "in"
@@ -136,10 +139,8 @@ def _words(values: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _listed(value: Any) -> Any:
-    """A cell's JSON list or object; anything else as it is, None for nothing."""
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    if isinstance(value, str) and value.lstrip()[0] in "[{":
+    """A cell's JSON list or object; anything else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
         except ValueError:

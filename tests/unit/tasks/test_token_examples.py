@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,30 @@ def test_tables_of_spans(row: dict[str, object], tmp_path: Path) -> None:
     assert one.answers == (("Bob", 11),)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"answers": []},
+        {"answers": {"text": [], "answer_start": []}},
+        {"answers": ["Bob"], "is_impossible": True},  # plausible, and wrong
+        {"is_impossible": True},
+    ],
+)
+def test_questions_of_tables_without_an_answer(row: dict[str, object], tmp_path: Path) -> None:
+    rows = [{"answers": ["Bob"], "is_impossible": False}, row]
+    lines = "\n".join(json.dumps({"question": "who?", "context": CONTEXT, **one}) for one in rows)
+    data = read(tmp_path, *SPANS, train_jsonl=lines, dev_jsonl=lines)
+    assert [one.answers for one in data.splits["train"]] == [(("Bob", 11),), ()]
+    assert isinstance(data.task, Span)
+    assert data.task.may_refuse
+
+
+def test_a_cell_says_that_there_is_no_answer(tmp_path: Path) -> None:
+    cells = "question,context,answers,is_impossible\nwho?,Bob sleeps.,Bob,False\nwhy?,Bob sleeps.,,True\n"
+    data = read(tmp_path, *SPANS, train_csv=cells, dev_csv=cells)
+    assert [one.answers for one in data.splits["train"]] == [(("Bob", 0),), ()]
+
+
 def test_examples_of_one_paragraph_are_held_out_together(tmp_path: Path) -> None:
     lines = [json.dumps({"question": f"q{n}", "context": f"Bob {n // 5}", "answers": ["Bob"]}) for n in range(20)]
     data = read(tmp_path, *SPANS, "task.dev_fraction=0.3", train_jsonl="\n".join(lines))
@@ -75,6 +100,8 @@ def test_examples_of_one_paragraph_are_held_out_together(tmp_path: Path) -> None
         ({"answers": ["Bob", "Anna"], "starts": [11]}, "2 answers, but 1 places where they begin"),
         ({"answers": [7], "starts": [11]}, "answer 7 is no text"),
         ({"answers": [" "], "starts": [0]}, "is no text"),
+        *(({"answers": nothing}, "answers is missing; [], or is_impossible=true") for nothing in (None, math.nan, " ")),
+        ({"answers": ["Bob"], "starts": [math.inf]}, "answer_start=inf is no number"),
         ({"answers": ["Bob"], "context": ""}, "context is missing"),
         ({"answers": ["Bob"], "question": ""}, "question is missing"),
     ],
