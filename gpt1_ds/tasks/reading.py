@@ -339,7 +339,7 @@ def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) 
 
 def _check_names(config: TaskConfig, task: Task, splits: Mapping[str, Examples]) -> None:
     """Raise DataError for ids and labels that a file of predictions or a checkpoint does not hold, before any training:
-    two examples of one id, ids with a tab or a line end in a table, labels that cannot be printed.
+    two examples of one id, ids with a tab or a line end in a table, labels that cannot be printed, tags with a blank.
     """
     way_out = "set task.columns.id to a column of unique ones, or to a name that no column has: rows are numbered then"
     for split, rows in splits.items():
@@ -353,6 +353,11 @@ def _check_names(config: TaskConfig, task: Task, splits: Mapping[str, Examples])
         f"{config.path}: the label {brief(label)} holds a letter that cannot be printed; rename it"
         for label in task.labels
         if not label.isprintable()
+    )
+    DataError.raise_all(
+        f"{config.path}: the tag {brief(label)} holds a blank, which stands between the tags of a prediction; rename it"
+        for label in task.labels
+        if isinstance(task, Tagging) and " " in label
     )
 
 

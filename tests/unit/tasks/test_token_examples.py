@@ -151,6 +151,7 @@ def test_lists_of_words_and_tags(tmp_path: Path) -> None:
         ("a\tO\n\nb\tB-x\n", "a\tB-y\n", "dev: tag B-y is none of those of train"),
         ("a\tO\n", "a\tO\n", "every tag is O; tagging needs two tags or more"),
         ("a\tNOUN\nb\tVERB\n", "a\tNOUN\n", "set task.metric=accuracy"),
+        ("a\tB-x y\nb\tO\n", "a\tO\n", "the tag B-x y holds a blank, which stands between the tags of a prediction"),
         ("", "a\tO\n", "is empty"),
     ],
 )
