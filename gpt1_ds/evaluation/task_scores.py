@@ -270,8 +270,10 @@ def best_threshold(task: Task, rows: TokenRows, answered: Answered) -> float:
     # of the examples in order of their gap, those up to one are answered and the others are refused
     value = np.concatenate([[0.0], np.cumsum(parts_N2[order, 0])])
     value += nothing_N2[:, 0].sum() - np.concatenate([[0.0], np.cumsum(nothing_N2[order, 0])])
+    gaps = answered.null_gap[order]
+    value[1:-1][gaps[1:] == gaps[:-1]] = -np.inf  # of equal gaps no threshold answers some and refuses others
     best = int(value.argmax())
-    gap = answered.null_gap[order[max(0, best - 1)]] - (best == 0)
+    gap = gaps[max(0, best - 1)] - (best == 0)
     return float(gap) if np.isfinite(gap) else 0.0  # a context without a word has no answer at any threshold
 
 

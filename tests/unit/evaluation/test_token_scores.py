@@ -26,11 +26,12 @@ def rows_of(*answers: str):  # type: ignore[no-untyped-def]
     return encode_spans(TASK, examples, WordTokenizer(), 32, 16)
 
 
-@pytest.mark.parametrize("known", itertools.product(["a", ""], repeat=4))
-def test_no_other_threshold_is_better(known: tuple[str, ...]) -> None:
-    """All ways to refuse some of four questions by their gaps are tried."""
-    rows, gaps = rows_of(*known), np.array([2.0, -3.0, 0.5, -1.0])
-    answered = Answered(objects(["a", "b", "a", "a"]), gaps)
+@pytest.mark.parametrize("gaps", [(2.0, -3.0, 0.5, -1.0), (-1.0, -1.0, -1.0, 2.0)], ids=["apart", "alike"])
+@pytest.mark.parametrize("known", itertools.product(["c", ""], repeat=4))
+def test_no_other_threshold_is_better(known: tuple[str, ...], gaps: tuple[float, ...]) -> None:
+    """All ways to refuse some of four questions by their gaps are tried; rows that are alike have the same one."""
+    rows = rows_of(*known)
+    answered = Answered(objects(["c", "b", "c", "c"]), np.array(gaps))
     gold = TASK.gold(rows.examples)
 
     def value(threshold: float) -> float | None:
