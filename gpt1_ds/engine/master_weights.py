@@ -18,7 +18,6 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from gpt1_ds.architecture.layer import Matrices
-from gpt1_ds.engine.adamw import MOMENTS
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.muon import Muon
 from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
@@ -66,14 +65,15 @@ class _Piece:
 
 def fragments(engine: Engine) -> list[Fragment]:
     """Everything this rank holds, in a fixed order; elements of pad rows are left out."""
-    state, found = engine.optimizer.state, []
+    optimizer, found = engine.optimizer, []
     for piece in _pieces(engine):
         info, count = piece.info, piece.count
         if not count:
             continue
         master = piece.flat.detach().view(-1).narrow(0, piece.start, count)
-        kept = state.get(piece.flat, {})
-        moments = {key: kept[key].view(-1).narrow(0, piece.start, count) for key in MOMENTS if key in kept}
+        kept = optimizer.state.get(piece.flat, {})
+        keys = optimizer.moments(piece.flat) if kept else ()
+        moments = {key: kept[key].view(-1).narrow(0, piece.start, count) for key in keys}
         factors = {key: kept[key][info.name] for key in FACTORS if info.name in kept.get(key, {})}
         found.append(Fragment(info, piece.offset, master, moments, factors))
     return found
@@ -133,7 +133,8 @@ def host_bytes(engine: Engine, fragments: Sequence[Fragment]) -> int:
 
 def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:
     """The same with other tensors."""
-    moments, factors = ({kind: values[kind] for kind in kinds if kind in values} for kinds in (MOMENTS, FACTORS))
+    of = fragment.moments, fragment.factors
+    moments, factors = ({kind: values[kind] for kind in kinds if kind in values} for kinds in of)
     return replace(fragment, master=values["master"], moments=moments, factors=factors)
 
 
