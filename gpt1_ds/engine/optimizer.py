@@ -6,7 +6,7 @@ Weight decay is decided per parameter before ZeRO flattens anything: inside ZeRO
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
@@ -97,4 +97,6 @@ def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0
         return Adafactor(groups, settings.lr, settings.parameter_scale)
     if settings.name == "adam2018":
         return Adam2018(groups, **arguments)
-    return AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler
+    if settings.name == "adamw":
+        return AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler
+    assert_never(settings.name)

@@ -62,11 +62,11 @@ class RmsNorm(nn.Module):
 
 
 Norm = LayerNorm | RmsNorm
+NORMS: dict[str, type[Norm]] = {"layer": LayerNorm, "rms": RmsNorm}
 
 
 def make_norm(model: ModelConfig, tensor: TensorParallel) -> Norm:
-    kind = LayerNorm if model.norm_kind == "layer" else RmsNorm
-    return kind(model.width, model.norm_eps, tensor)
+    return NORMS[model.norm_kind](model.width, model.norm_eps, tensor)
 
 
 class HeadAttention(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import numpy as np
 
 from gpt1_ds.architecture.head import pretraining_head
@@ -20,6 +22,15 @@ def _span_text(config: Config, tokenizer: Tokenizer, key: int) -> SpanText:
     return SpanText(tokenizer.vocab_size - 1, tokenizer.eod_id, tokenizer.pad_id, key, config.data.apart)
 
 
+def _masked_text(config: Config, tokenizer: Tokenizer, key: int, end: int | None) -> MaskedText:
+    mask_id = tokenizer.special_ids.require("mask", "objective.kind=masked")
+    special = tokenizer.special_ids.present()
+    text_ids = np.setdiff1d(np.arange(tokenizer.first_sentinel), list(special.values()))
+    begins_V = tokenizer.begins_word() if config.objective.whole_words else None
+    ids = tuple(number for role, number in special.items() if role != "unknown")  # that one stands for text
+    return MaskedText(mask_id, text_ids, key, begins_V, end, ids)
+
+
 def pretraining_objective(
     config: Config, tokenizer: Tokenizer | None = None, data_hash: str = "", seed: int = 0
 ) -> TextObjective:
@@ -35,15 +46,10 @@ def pretraining_objective(
     if objective.kind == "spans":
         key = key_of("spans", seed, data_hash)
         return Spans(objective, config.model, None if tokenizer is None else _span_text(config, tokenizer, key))
-    text = None
-    if tokenizer is not None:
-        mask_id = tokenizer.special_ids.require("mask", "objective.kind=masked")
-        special = tokenizer.special_ids.present()
-        text_ids = np.setdiff1d(np.arange(tokenizer.first_sentinel), list(special.values()))
-        begins_V = tokenizer.begins_word() if objective.whole_words else None
-        ids = tuple(number for role, number in special.items() if role != "unknown")  # that one stands for text
-        text = MaskedText(mask_id, text_ids, key_of("mask", seed, data_hash), begins_V, end, ids)
-    return Masked(objective, pretraining_head(config), text)
+    if objective.kind == "masked":
+        text = None if tokenizer is None else _masked_text(config, tokenizer, key_of("mask", seed, data_hash), end)
+        return Masked(objective, pretraining_head(config), text)
+    assert_never(objective.kind)
 
 
 def _end(config: Config, tokenizer: Tokenizer) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import assert_never
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.text import amount
@@ -41,8 +42,10 @@ def learning_rate(
         share = final + (1 - final) * min(1.0, (end - here) / (decay + 1))
     elif schedule.kind == "rsqrt":
         share = max(final, math.sqrt(max(1, warmup) / max(1, here)))
+    elif schedule.kind == "constant":
+        share = 1.0
     else:
-        share = 1.0  # constant
+        assert_never(schedule.kind)
     return highest * share
 
 

@@ -126,3 +126,9 @@ def test_an_update_that_the_kernel_leaves_out_never_happened(name: str) -> None:
             other.step()
     for parameter, wanted in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
         assert torch.equal(parameter, wanted)
+
+
+def test_a_name_without_a_rule_is_no_adamw() -> None:
+    settings = OptimizerConfig(name="lion")  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="lion"):
+        make_optimizer(torch.nn.Linear(5, 3), settings)

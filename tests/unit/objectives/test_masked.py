@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt1_ds.architecture.head import NEXT_SENTENCE
-from gpt1_ds.config import load
+from gpt1_ds.config import Config, load
 from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import BatchShape, HeldOutData
 from gpt1_ds.data.rows import TextRows
@@ -203,3 +203,9 @@ def test_the_probe_needs_no_tokenizer() -> None:
     first, again = bare.probe(model), objective().probe(model)
     for one, other in zip((*first.inputs, *first.labels), (*again.inputs, *again.labels), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_a_kind_without_an_objective_is_not_masked() -> None:
+    config = Config(objective=ObjectiveConfig(kind="replaced"))  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="replaced"):
+        pretraining_objective(config)

@@ -52,6 +52,12 @@ def test_the_last_update_is_not_at_rate_0(kind: str, steps: int) -> None:
     assert learning_rate(schedule, 1.0, steps + 1, steps) == 0.0
 
 
+def test_a_kind_without_a_shape_is_not_constant() -> None:
+    schedule = ScheduleConfig(kind="exponential", warmup_steps=0)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="exponential"):
+        learning_rate(schedule, 1.0, 5, 10)
+
+
 def test_a_warm_up_that_is_cut_is_said() -> None:
     note = warmup_note(ScheduleConfig(warmup_steps=100), 40)
     assert (
