@@ -6,17 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 MIXTURE = "mixture"  # the task that is made of several, all in text
 TABLE = "table"  # the task whose files, columns and labels this section describes
 SENTENCES: Final = "sentences"  # the kind of task that makes a vector of each text
 TOKEN_KINDS = ("span", "tagging")  # of which every token is scored
 GENERATION: Final = "generation"  # the kind of task whose answer is any text
-KINDS = ("classification", "similarity", "regression", "choice", SENTENCES, *TOKEN_KINDS, GENERATION)
-TaskKind = Literal[
-    "auto", "classification", "similarity", "regression", "choice", "sentences", "span", "tagging", "generation"
-]
+Kind = Literal["classification", "similarity", "regression", "choice", "sentences", "span", "tagging", "generation"]
+TaskKind = Literal["auto", Kind]
 ClassMetric = Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "entity_f1"]
 Metric = Literal[ClassMetric, "bleu", "rouge1", "rouge2", "rougeLsum"]
 LARGEST_ALPHA = 40  # its power of a length is a finite number up to ten million tokens
@@ -225,7 +223,7 @@ class TaskConfig:
     def _table_problems(self) -> Iterator[str]:
         columns, choices = self.columns, self.columns.choices
         if self.kind == "auto":
-            yield f"task.kind is needed for task.name={TABLE}; {', '.join(KINDS)}"
+            yield f"task.kind is needed for task.name={TABLE}; {', '.join(get_args(Kind))}"
         if self.kind in (*TOKEN_KINDS, GENERATION):  # whose columns have names
             return
         if not columns.text:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from gpt1_ds.config.load import named_keys
-from gpt1_ds.config.sections import Config
-from gpt1_ds.config.task import GENERATION, KINDS, MIXTURE, SENTENCES, TABLE, TOKEN_KINDS, TaskKind
+from gpt1_ds.config.model import ModelConfig
+from gpt1_ds.config.sections import Config, OptimizerConfig, ScheduleConfig
+from gpt1_ds.config.task import GENERATION, MIXTURE, SENTENCES, TABLE, TOKEN_KINDS, TaskConfig, TaskKind
 
 ABOVE_0 = "above 0"
 AUTO = "auto"  # of a mixture, whose tasks may be of several kinds
@@ -35,11 +36,16 @@ class ReadWhere:
         return f"it is read with {wanted}, this run has {self.decides}={here}"
 
 
+def _all_but(section: type, key: str, *others: str) -> tuple[str, ...]:
+    """Returns what the `key` of a section may be, apart from some: a value that is new reads what most read."""
+    return tuple(value for value in get_args(get_type_hints(section)[key]) if value not in others)
+
+
 PARTS = (
     ReadWhere("model.kind", ("lstm",), ("model.units",)),
     ReadWhere(
         "model.kind",
-        ("gpt", "encoder_decoder"),
+        _all_but(ModelConfig, "kind", "lstm"),
         ("model.heads", "model.head_width", "model.ffn", "model.attention_dropout", "model.ffn_dropout"),
     ),
     ReadWhere(
@@ -55,9 +61,9 @@ PARTS = (
     ReadWhere("data.text", ("windows", "full_sentences"), ("data.documents",)),
     ReadWhere("optimizer.name", ("muon",), ("optimizer.momentum",)),
     ReadWhere("optimizer.name", ("adafactor",), ("optimizer.parameter_scale",)),
-    ReadWhere("optimizer.name", ("adamw", "adam2018", "muon", "lamb"), ("optimizer.betas", "optimizer.eps")),
+    ReadWhere("optimizer.name", _all_but(OptimizerConfig, "name", "adafactor"), ("optimizer.betas", "optimizer.eps")),
     ReadWhere("schedule.kind", ("wsd",), ("schedule.decay_fraction",)),
-    ReadWhere("schedule.kind", ("cosine", "linear", "wsd", "rsqrt"), ("schedule.final_fraction",)),
+    ReadWhere("schedule.kind", _all_but(ScheduleConfig, "kind", "constant"), ("schedule.final_fraction",)),
     ReadWhere("guard.z", (ABOVE_0,), ("guard.window",)),
     ReadWhere("tracking.wandb", ("offline", "online"), ("tracking.entity", "tracking.tags", "tracking.artifacts")),
     ReadWhere("task.kind", (SENTENCES,), ("task.pooling", "task.loss", "task.margin", "task.group")),
@@ -68,7 +74,7 @@ PARTS = (
     ReadWhere("task.kind", ("span",), ("task.stride",)),
     ReadWhere("task.kind", ("regression",), ("task.regression",)),
     ReadWhere("task.kind", ("regression", SENTENCES, AUTO), ("task.score_range",)),
-    ReadWhere("task.kind", (*(kind for kind in KINDS if kind not in TOKEN_KINDS), AUTO), ("task.too_long",)),
+    ReadWhere("task.kind", _all_but(TaskConfig, "kind", *TOKEN_KINDS), ("task.too_long",)),
     ReadWhere(
         "task.kind",
         (GENERATION, AUTO),
@@ -77,7 +83,7 @@ PARTS = (
     ReadWhere("task.form", ("head",), ("task.head_dropout",)),
     ReadWhere(
         "task.kind",
-        (*(kind for kind in KINDS if kind != SENTENCES), AUTO),
+        _all_but(TaskConfig, "kind", SENTENCES),
         ("task.head_dropout", "task.lm_coefficient"),
     ),
     ReadWhere(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.head import HeadSpec, SentenceLoss, TokenKind, head_kind
 from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.config.task import Kind
 
-Kind = Literal["classification", "similarity", "regression", "choice", "sentences", "span", "tagging", "generation"]
 Layout = Literal["single", "pair", "both", "choice", "sentences"]
 Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (encoding.py)
 Regression = Literal["classes", "value"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import ControlAnswers, Kind, Layout, Splits, Task
+from gpt1_ds.config.task import Kind
+from gpt1_ds.tasks.base import ControlAnswers, Layout, Splits, Task
 from gpt1_ds.tasks.controls import fitted_rules
 from gpt1_ds.tasks.formats import brief
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpt1_ds.tasks.base import Example, Kind, Layout
+from gpt1_ds.config.task import Kind
+from gpt1_ds.tasks.base import Example, Layout
 from gpt1_ds.tasks.controls import CONTROLS, COSINE, MAJORITY, OVERLAP, SECOND, STRONGEST, WORDS
 from gpt1_ds.tasks.kinds import KINDS, Sentences
 from gpt1_ds.tasks.metrics import control_scores

@@ -9,7 +9,8 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.tasks.base import Example, Kind, Layout, Task
+from gpt1_ds.config.task import Kind
+from gpt1_ds.tasks.base import Example, Layout, Task
 from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, TrainBatches, batches_in_order, build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.kinds import KINDS

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example, Kind, Task
+from gpt1_ds.config.task import Kind
+from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
 from gpt1_ds.tasks.kinds import KINDS, Classification
 from gpt1_ds.tasks.metrics import measure, read_submission, score, submission_name, write_submission
