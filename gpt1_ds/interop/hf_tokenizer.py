@@ -67,8 +67,13 @@ _WORDS = (
 
 def tokenizer_files(tokenizer: Tokenizer, context: int, plain: bool = False) -> dict[str, Any]:
     """File name -> JSON value of what transformers needs beside the model. With `plain` nothing is put around a text,
-    as a model that continues it has seen it.
+    as a model that continues it has seen it. Raises DataError for a kind that this format does not hold.
     """
+    if tokenizer.kind not in FORMS:  # sentencepiece's algorithms are more than this format has
+        raise DataError(
+            f"a tokenizer of the kind {tokenizer.kind} cannot be written as tokenizer.json; take the model's own by "
+            "tokenizer import --hf, if it has one"
+        )
     contents = FORMS[tokenizer.kind](tokenizer)
     if plain:
         contents["post_processor"] = None
@@ -175,20 +180,11 @@ def library_json(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def sentencepiece_model_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Raises DataError: the library's algorithms are more than this format has."""
-    raise DataError(
-        f"a tokenizer of the kind {tokenizer.kind} cannot be written as tokenizer.json; take the model's own by "
-        "tokenizer import --hf, if it has one"
-    )
-
-
 FORMS: dict[str, Callable[[Tokenizer], dict[str, Any]]] = {
     base.SENTENCEPIECE: sentencepiece_json,
     base.UNIGRAM: unigram_json,
     base.OPENAI: openai_json,
     **dict.fromkeys((base.GPT2, base.WORDPIECE, base.T5, base.TOKENIZER_JSON), library_json),
-    base.SENTENCEPIECE_MODEL: sentencepiece_model_json,
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import Model, train_tokenizer
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
@@ -37,3 +38,11 @@ def test_names_of_symbols_are_ordinary_text_for_both(kind: Model, tags: str, tmp
     for text in [*NAMES, *HARD, tags * 3, *sentences(20, seed=1)]:
         assert theirs(text, add_special_tokens=False).input_ids == ours.encode(text).tolist(), text[:200]
     assert theirs.convert_tokens_to_ids(["<eod>"]) == [ours.eod_id] or kind in ("gpt2-bpe", "wordpiece")
+
+
+def test_a_kind_that_the_format_does_not_hold_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("\n".join(sentences(200)))
+    ours = train_tokenizer([tmp_path / "one.txt"], tmp_path / "tok", vocab_size=360)
+    ours.kind = "bytes"
+    with pytest.raises(DataError, match=r"kind bytes cannot be written as tokenizer\.json"):
+        tokenizer_files(ours, 512)
