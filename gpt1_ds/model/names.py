@@ -8,7 +8,9 @@ segments.weight [2, D]   relative.weight   {embedding,final,encoder,decoder}_nor
 encoder.I... and decoder.I... in the place of blocks.I...
 decoder.I.cross.{q,kv,out}.{weight,bias}   decoder.I.cross_norm.{weight,bias}
 masked.{dense,norm}.{weight,bias}   masked.bias [V]   of a masked language model
-head.weight [O, D]   head.bias [O]   pooler.dense.{weight,bias}          of a fine-tuned model
+output.weight [V, D]   where the head is not tied to the token embeddings
+head.weight [O, D]   head.bias [O]   of a fine-tuned model; of next sentences next_sentence.{weight,bias}
+pooler.dense.{weight,bias}   where either of these reads one pooled state
 lstm.cell.{weight,bias}_{ih,hh}_l0   lstm.out.{weight,bias}
 
 A parameter is drawn at its full size, whatever part a rank keeps, so all layouts start from the same bits.

@@ -134,7 +134,6 @@ def probe_questions(probe: Probe, examples: Sequence[Example], tokenizer: Tokeni
 
 def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
     """As `probe_questions`, of the probe of this name."""
-    choice = partial(_choice, labels=SPECS[name].labels if name in SPECS else ())
     kinds = {
         "cola": _sentence,
         "sst2": _sentiment,
@@ -143,7 +142,7 @@ def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, fram
         probe_files.NEXT_SENTENCE: _next,
         probe_files.REPEAT: _repeated,
     }
-    ask = kinds.get(name, _schema if name in probe_files.FILES else choice)
+    ask = kinds.get(name) or (_schema if name in probe_files.FILES else partial(_choice, labels=SPECS[name].labels))
     return [ask(example, tokenizer, frame) for example in examples]
 
 
