@@ -172,8 +172,7 @@ class RowParallel(tensor_parallel.RowParallelLinear):
     def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
         if torch.compiler.is_compiling() or products.slow(input):
             return products.linear(input, weight)
-        # Megatron passes tp_group=None here, which warns on rank 0 alone and so compiles other graphs there
-        return super()._forward_impl(input, weight, **{**arguments, "tp_group": self.tp_group})
+        return super()._forward_impl(input, weight, **arguments)
 
     def forward(self, x_SBI: Tensor) -> Tensor:
         if _fuses_bias(x_SBI, self.tp_group):

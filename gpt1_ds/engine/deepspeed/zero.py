@@ -46,9 +46,10 @@ def filter_updates(optimizer: Any, judge: Judge) -> None:
 
 
 def reads_norm(optimizer: Any) -> bool:
-    """Whether DeepSpeed reads the norm on the host before an update. ZeRO 1 and 2 do so up to three times
-    (stage_1_and_2.py:3052, 3200), ZeRO 3 once (utils.py:233). Before that they read whether a gradient is not finite
-    (3248; in fp16 stage3.py:3042), which the norm tells, too. `filter_updates` gives them a norm that is on the host.
+    """Whether DeepSpeed reads the norm on the host before an update, by `is_invalid_grad_norm`: ZeRO 1 and 2 do so in
+    `step` and for every group in `unscale_and_clip_grads`, ZeRO 3 in `step`. Before that they read whether a gradient
+    is not finite (`has_overflow`, ZeRO 3 in fp16 alone), which the norm tells, too. `filter_updates` gives them a norm
+    that is on the host.
     """
     return isinstance(optimizer, (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3))
 
