@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
-from gpt1_ds.common.files import naming
+from gpt1_ds.common.files import replacing
 from gpt1_ds.common.text import shown
 from gpt1_ds.launcher import libraries
 
@@ -37,7 +37,8 @@ def _embed(options: argparse.Namespace) -> int:
     texts = read_texts(Path(options.input))
     embedder = _embedder(options)
     vectors = _vectors(embedder, texts)
-    _write(Path(options.output), texts, vectors)
+    with replacing(Path(options.output).resolve()) as file:  # a link stays, with other vectors
+        _write(file, texts, vectors, Path(options.output).suffix)
     print(f"{options.output}: {len(vectors):,} vectors of {vectors.shape[1]} ({embedder.pooling})")
     return 0
 
@@ -51,21 +52,19 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
         yield f"{output}: is what is read, too; choose another --output"
 
 
-def _write(path: Path, texts: list[str], vectors: Float32s) -> None:
+def _write(file: BinaryIO, texts: list[str], vectors: Float32s, kind: str) -> None:
     import json
 
     import numpy as np
 
-    if path.suffix == ".npy":
-        with naming(path), path.open("wb") as file:
-            values = np.ascontiguousarray(vectors)  # np.save itself does not say that a disk is full
-            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
-            file.write(values.data)
+    if kind == ".npy":
+        values = np.ascontiguousarray(vectors)  # np.save itself does not say that a disk is full
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+        file.write(values.data)
         return
-    with naming(path), path.open("w") as lines:
-        for text, vector in zip(texts, vectors, strict=True):
-            numbers = [float(str(number)) for number in vector]  # the shortest that are the same in float32
-            lines.write(json.dumps({"text": text, "vector": numbers}, ensure_ascii=False) + "\n")
+    for text, vector in zip(texts, vectors, strict=True):
+        numbers = [float(str(number)) for number in vector]  # the shortest that are the same in float32
+        file.write((json.dumps({"text": text, "vector": numbers}, ensure_ascii=False) + "\n").encode())
 
 
 def _search_options(parser: argparse.ArgumentParser) -> None:

@@ -45,7 +45,10 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import accelerator, launch
 
     folder = find_checkpoint(Path(options.checkpoint))
-    ConfigError.raise_all(shared.unusable("--out", options.out))
+    run = folder.parent.parent
+    default = str(run / "eval.json") if (run / "config.yaml").exists() else None
+    name = default if options.out is None else options.out
+    ConfigError.raise_all(shared.unusable("--out", name))
     if options.points is not None and not options.every:
         raise ConfigError(f"--points={options.points}: thins what --every takes; add --every")
     folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]
@@ -58,9 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     config = _with_fitting_micro_batch(accelerator.with_fitted_micro_batch(config, world), world)
     ConfigError.raise_all(world_problems(config, world))
     accelerator.prepare(config, options.nproc)
-    run = folder.parent.parent
-    default = run / "eval.json" if (run / "config.yaml").exists() else None
-    out = Path(options.out) if options.out else default
+    out = Path(name) if name else None
     if options.lm_eval is not None or options.limit is not None:
         tasks = _harness_tasks(options)
         target = "gpt1_ds.evaluation.continuations:evaluate_harness"

@@ -305,7 +305,15 @@ def texts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text-key", default="text", metavar="K", help=key)
 
 
-def unusable(option: str, path: str | None) -> Iterator[str]:
-    """Yields what is wrong with the path of a file that a command will write at its end; nothing for None."""
-    if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
+def unusable(option: str, path: str | None, in_place: bool = False) -> Iterator[str]:
+    """Yields what is wrong with the path of a file that a command will write; nothing for None. `in_place` is of one
+    that writes into what is there, a pipe for example; the others put a new file in its place.
+    """
+    if path is None:
+        return
+    place = Path(path)
+    replaced = place.exists() and not in_place
+    if place.is_dir() or not place.parent.is_dir() or (replaced and not place.is_file()):
         yield f"{path}: no file can be there; choose another {option}"
+    elif not os.access(place if in_place and place.exists() else place.parent, os.W_OK):
+        yield f"{path}: you may not write there; choose another {option}"

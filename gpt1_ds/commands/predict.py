@@ -76,7 +76,7 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
         yield "standard input is closed; give TEXT, --input FILE or a pipe"
     elif options.output and target.is_file() and source.is_file() and target.samefile(source):
         yield f"{target}: is what is read, too; choose another --output"
-    yield from shared.unusable("--output", options.output)
+    yield from shared.unusable("--output", options.output, in_place=True)
 
 
 def _from_arguments(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[str]]:

@@ -30,6 +30,7 @@ _WRONG = {  # what was judged wrong: it stays so
     errno.EISDIR: "a folder, not a file; remove it, or name a file",
     errno.ENOTDIR: "a part of this path is a file, not a folder; name another place",
     errno.EMFILE: "this process has as many files open as it may; raise the limit (`ulimit -n`)",
+    errno.EFBIG: "larger than a file may be here (`ulimit -f`, or the file system)",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 _PASSING = {  # faults of the world, the same for every node

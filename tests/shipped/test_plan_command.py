@@ -107,6 +107,13 @@ def test_mistakes_are_one_line(gpt1: Gpt1, words: list[str], say: str) -> None:
     assert say in lines[0]
 
 
+def test_a_pipe_or_a_device_is_not_replaced(gpt1: Gpt1, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = gpt1("plan", "--search", "--out", str(tmp_path / "pipe"))
+    assert (done.code, done.lines[-1]) == (2, f"gpt1-ds: {tmp_path}/pipe: no file can be there; choose another --out")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_a_plan_is_for_the_machine_that_it_runs_on(gpt1: Gpt1, monkeypatch: pytest.MonkeyPatch) -> None:
     """And says which in its first line. GPUs are planned for where a key asks for them or this machine is too small."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

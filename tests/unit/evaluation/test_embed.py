@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,6 +119,29 @@ def test_embed_and_search(folders: dict[str, Path], in_folder: Path, capsys: pyt
     assert float(second.split()[0]) <= 1
 
 
+@pytest.mark.parametrize("kind", ["npy", "jsonl"])
+def test_older_vectors_stay_where_new_ones_have_no_space(
+    kind: str, folders: dict[str, Path], in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("lines.txt").write_text("a film\n" * 9)
+    older = Path(f"older.{kind}")
+    older.write_text("of a day\n")
+    Path(f"o.{kind}").symlink_to(older)
+    words = ["embed", str(folders["encoder"]), "--input", "lines.txt", "--output", f"o.{kind}"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        assert main(words) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"{older}: larger than a file may be here" in capsys.readouterr().err
+    assert older.read_text() == "of a day\n"
+    assert sorted(os.listdir()) == ["lines.txt", f"o.{kind}", older.name]
+    assert main(words) == 0
+    assert Path(f"o.{kind}").is_symlink()
+    assert older.stat().st_size > 300
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -127,6 +151,9 @@ def test_embed_and_search(folders: dict[str, Path], in_folder: Path, capsys: pyt
         ),
         (["embed", "--input", "none.txt", "--output", "o.npy"], "none.txt: no such file; name one with a text a line"),
         (["embed", "--input", "a.txt", "--output", "no/o.npy"], "no/o.npy: no file can be there; choose another --out"),
+        (["embed", "--input", "a.txt", "--output", "/proc/sys/o.npy"], "/proc/sys/o.npy: you may not write there"),
+        (["evaluate", "--out", "/proc/sys/e.json"], "/proc/sys/e.json: you may not write there; choose another --out"),
+        (["evaluate", "--out", "pipe"], "pipe: no file can be there; choose another --out"),
         (["embed", "--input", "a.jsonl", "--output", "a.jsonl"], "a.jsonl: is what is read, too; choose another --out"),
         (["embed", "--input", "gap.txt", "--output", "o.npy"], "gap.txt line 2: is empty"),
         (["embed", "--input", "empty.txt", "--output", "o.npy"], "empty.txt: is empty; it is to hold a text a line"),
@@ -146,6 +173,7 @@ def test_refusals_are_one_line(
     for name, text in (("a.txt", "x\n"), ("a.jsonl", '{"text": "x"}\n'), ("gap.txt", "x\n\ny\n"), ("empty.txt", "")):
         Path(name).write_text(text)
     Path("empty").mkdir()
+    os.mkfifo("pipe")
     assert main([*words[:1], str(folders["encoder"]), *words[1:]]) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1), error
