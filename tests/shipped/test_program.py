@@ -210,6 +210,26 @@ def test_the_embedded_corpus_needs_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "python-docs" / "dataset.json").exists()
 
 
+@pytest.mark.parametrize("isolated", [[], ["-I"]])
+def test_a_locale_of_another_encoding_changes_nothing(isolated: list[str]) -> None:
+    """-I ignores the variables of Python, and the program's own."""
+    name = "checkpoints-and-huggingface"
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    run = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpt1_ds.__main__ import main; sys.exit(main())"
+    command = [sys.executable, *isolated, *(["-X", "utf8=0"] if isolated else []), "-c", run, "guide", name]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.strip() == (ROOT / "gpt1_ds" / "guides" / f"{name}.md").read_bytes().strip()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_lead_nowhere(closed: str) -> None:
+    """No file that is opened later gets their numbers."""
+    run = "import os; from gpt1_ds.__main__ import main; raise SystemExit(main() or os.open(os.devnull, 0) < 3)"
+    command = ["bash", "-c", f'"$@" {closed}', "bash", sys.executable, "-c", run, "guide", "concepts"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+
+
 def test_an_interrupt_while_it_is_imported_is_one_line() -> None:
     early = "class Early:\n    def __getattr__(self, name):\n        raise KeyboardInterrupt\n"
     code = "import sys; from gpt1_ds import __main__ as program; sys.modules['gpt1_ds.cli'] = Early(); "
