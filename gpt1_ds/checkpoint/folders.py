@@ -5,19 +5,20 @@ A checkpoint is published after it was read back, so what is older than the newe
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.manifest import REPLACED, step_of
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.sections import CheckpointConfig
@@ -73,6 +74,24 @@ def find_checkpoint(path: Path, newest: bool = False) -> Path:
         raise CheckpointError(f"{path}: {_what_is_wrong(path)}")
     best = run.best.read_text(errors="replace").strip() if run.best.is_file() and not newest else ""
     return next((folder for folder in folders if published_name(folder) == best), folders[-1])
+
+
+@contextlib.contextmanager
+def while_it_is_there(folder: Path) -> Iterator[None]:
+    """A block that reads `folder`, which the run that saved it may delete at any moment (`prune`). Raises
+    CheckpointError in the place of any fault that follows from that.
+    """
+    try:
+        yield
+    except (FileNotFoundError, CheckpointError, ConfigError, DataError) as error:
+        if folder.exists():
+            raise
+        gone = CheckpointError(
+            f"{folder}: was deleted while it was read: its run keeps only the newest (checkpoint.keep); try again, or "
+            "let the run keep more"
+        )
+        gone.on_all_ranks = isinstance(error, UserError) and error.on_all_ranks
+        raise gone from None
 
 
 def is_multiple(folder: Path, settings: CheckpointConfig) -> bool:

@@ -152,14 +152,15 @@ def inspect(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     """Compare every file with the manifest; raises CheckpointError naming the first difference."""
     from gpt1_ds.checkpoint import manifest
-    from gpt1_ds.checkpoint.folders import find_checkpoint
+    from gpt1_ds.checkpoint.folders import find_checkpoint, while_it_is_there
     from gpt1_ds.checkpoint.verify import verify_files
 
     folder = find_checkpoint(Path(options.checkpoint))
-    facts = manifest.read(folder)
     done = itertools.count(1)
-    with log.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
-        verify_files(folder, facts, progress=lambda: show(next(done)))
+    with while_it_is_there(folder):
+        facts = manifest.read(folder)
+        with log.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
+            verify_files(folder, facts, progress=lambda: show(next(done)))
     print(f"{folder}: {len(facts['files'])} files as written")
     return 0
 

@@ -39,12 +39,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.checkpoint.folders import find_checkpoint
+    from gpt1_ds.checkpoint.folders import find_checkpoint, while_it_is_there
+
+    folder = find_checkpoint(Path(options.checkpoint))
+    with while_it_is_there(folder):
+        return _evaluate(options, folder)
+
+
+def _evaluate(options: argparse.Namespace, folder: Path) -> int:
     from gpt1_ds.config import load_carried, world_problems
     from gpt1_ds.config.unread import unread_by_evaluate
     from gpt1_ds.launcher import accelerator, launch
 
-    folder = find_checkpoint(Path(options.checkpoint))
     run = folder.parent.parent
     default = str(run / "eval.json") if (run / "config.yaml").exists() else None
     name = default if options.out is None else options.out

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gpt1_ds.checkpoint import manifest, whole
-from gpt1_ds.checkpoint.folders import find_checkpoint
+from gpt1_ds.checkpoint.folders import find_checkpoint, while_it_is_there
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.verify import check_memory, verify_files
 from gpt1_ds.checkpoint.whole import for_one_rank, head_of, task_of, whole_model
@@ -39,6 +39,11 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     fine-tuned comes with its head and its task. Raises CheckpointError.
     """
     folder = find_checkpoint(Path(path))
+    with while_it_is_there(folder):
+        return _load(folder, device)
+
+
+def _load(folder: Path, device: str | None) -> Loaded:
     facts = manifest.read(folder)
     verify_files(folder, facts)
     config = checkpoint_config(folder)

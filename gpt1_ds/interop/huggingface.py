@@ -20,7 +20,7 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external, manifest, whole
 from gpt1_ds.checkpoint.external import TensorFacts
-from gpt1_ds.checkpoint.folders import find_checkpoint
+from gpt1_ds.checkpoint.folders import find_checkpoint, while_it_is_there
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import write_tensors
 from gpt1_ds.checkpoint.verify import check_memory, verify_files
@@ -81,6 +81,11 @@ def export(checkpoint: Path, out: Path) -> Path:
     Raises CheckpointError for a damaged checkpoint, for a model that no family can express, and when `out` is taken.
     """
     source = find_checkpoint(checkpoint)
+    with while_it_is_there(source):
+        return _export(source, out)
+
+
+def _export(source: Path, out: Path) -> Path:
     facts = manifest.read(source)
     verify_files(source, facts)
     out = free_place(out)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.checkpoint.folders import find_checkpoint, log_spaced, remove_unfinished, steps_in
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import find_checkpoint, log_spaced, prune, remove_unfinished, steps_in
+from gpt1_ds.cli import main
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config.sections import CheckpointConfig
+from tests.helpers.foreign import make_checkpoint
 
 
 def steps(given: list[int], points: int) -> list[int]:
@@ -39,3 +44,37 @@ def test_one_that_a_killed_save_was_replacing_is_a_checkpoint(tmp_path: Path) ->
     assert find_checkpoint(tmp_path).name == ".step-00000008.replaced"
     remove_unfinished(places)
     assert sorted(path.name for path in places.iterdir()) == ["best", "step-00000004", "step-00000008"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sample", "run", "--prompt", "a"],
+        ["checkpoint", "verify", "run"],
+        ["checkpoint", "export", "run", "--to", "hf", "--out", "hf"],
+        ["evaluate", "run", "data.path={data}"],
+    ],
+    ids=" ".join,
+)
+def test_one_that_its_run_deletes_while_it_is_read(
+    words: list[str],
+    tiny_data: Path,
+    in_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is not called damaged, nor is a file of it sought in vain."""
+    run = RunDir(Path("run"))
+    folder = make_checkpoint(run.checkpoints / "step-00000000", tiny_data.parent / "tokenizer")
+    read = manifest.read
+
+    def saves_meanwhile(of: Path) -> object:
+        facts = read(of)
+        (run.checkpoints / "step-00000001").mkdir()
+        prune(run, CheckpointConfig(keep=1), ())
+        return facts
+
+    monkeypatch.setattr(manifest, "read", saves_meanwhile)
+    assert main([word.format(data=tiny_data) for word in words]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gpt1-ds: {folder}: was deleted while it was read: its run keeps only the newest")
