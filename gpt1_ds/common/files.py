@@ -72,7 +72,18 @@ def explain(error: OSError) -> UserError | None:
         return WorldError(subject + _PASSING[number])
     if number in _OF_NODE:
         return NodeError(this_node(), f"{subject}{_OF_NODE[number]} (on {this_node()})")
+    if number == errno.ENOENT and _is_nowhere():
+        return UserError("the current folder was deleted; change to one that is there (cd)")
     return None
+
+
+def _is_nowhere() -> bool:
+    """Whether the current folder was deleted: another one in its place is not that of this process."""
+    try:
+        os.getcwd()  # noqa: PTH109 - what is asked is whether it fails
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def this_node() -> str:

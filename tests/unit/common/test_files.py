@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.cli import main
 from gpt1_ds.common.errors import LockedError, NodeError, UserError, WorldError
 from gpt1_ds.common.files import (
     append,
@@ -85,6 +86,21 @@ def test_system_errors_are_explained() -> None:
     assert str(explained) == "a file: this process has as many files open as it may; raise the limit (`ulimit -n`)"
     explained = explain(OSError(errno.EROFS, "", "/ro/.tok.03a88c3d.tmp/model"))
     assert str(explained) == "/ro/tok/model: read-only file system; choose a place you may write to"
+
+
+def test_a_deleted_current_folder_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert main(["data", "build", "--input", str(tmp_path / "a.txt"), "--tokenizer", str(tmp_path), "--out", "d"]) == 2
+    assert capsys.readouterr().err == "gpt1-ds: the current folder was deleted; change to one that is there (cd)\n"
+    with pytest.raises(FileNotFoundError) as caught:
+        Path("d").mkdir()
+    assert "the current folder was deleted" in str(explain(caught.value))
 
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS", "ETIMEDOUT", "ECONNREFUSED", "ENOLCK"])
