@@ -120,6 +120,7 @@ def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None
     from matplotlib import pyplot
 
     from gpt1_ds.commands import embed
+    from gpt1_ds.common.files import replacing
     from gpt1_ds.data import staging
     from gpt1_ds.data.shards import ShardWriter
     from gpt1_ds.data.tokenizers.registry import publish_tokenizer
@@ -134,6 +135,10 @@ def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None
         with ShardWriter(disk / "shard", np.dtype(np.uint16)) as writer:
             writer.write(many, np.array([len(many)]))
 
+    def embedded(path: Path) -> None:
+        with replacing(path) as file:
+            embed._write(file, [], vectors, path.suffix)
+
     def lines() -> None:
         with open(disk / "lines", "wb") as file:
             write_lines(["x" * 100_000], file)
@@ -141,7 +146,7 @@ def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None
     writes = {
         "shard": shard,
         "tokenizer": lambda: publish_tokenizer(disk / "tokenizer", "x", 1, SpecialIds(), {"x": bytes(many)}),
-        "vectors.npy": lambda: embed._write(disk / "vectors.npy", [], vectors),
+        "vectors.npy": lambda: embedded(disk / "vectors.npy"),
         "figure": lambda: figures.save(pyplot.figure(figsize=(30, 30)), disk / "figure"),
         "lines": lines,
         "stage": lambda: staging.stage([str(tiny_data)], disk / "stage"),
