@@ -22,6 +22,7 @@ from gpt1_ds.tasks.metrics import read_submission, submission_name
 from gpt1_ds.tasks.token_metrics import objects
 
 AVERAGE, TREND = "average", "per doubling"
+LEAST = {"matthews": -1.0, "pearson": -1.0, "spearman": -1.0}  # that these can be; other metrics are 0 at least
 SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided"
 
 
@@ -115,14 +116,16 @@ def as_answers(values: list[Any]) -> Numbers:
 
 
 def intervals(answers: StudyAnswers) -> Intervals:
-    """Returns the intervals of every row and control of the table, in points."""
+    """Returns the intervals of every row and control of the table, in points, cut where the metric ends: few examples
+    have one that is longer than that.
+    """
     results, found = answers.results, {}
     for column in results.columns:
         fitted = [name for name in results.controls if (column.name, name, None) in results.points]
         for name in (*results.variants, *fitted):
             if (one := answers.estimate(column, name)) is not None:
                 low, high = one.interval()
-                found[column.name, name] = (100 * low, 100 * high)
+                found[column.name, name] = (100 * max(low, LEAST.get(column.metric, 0.0)), 100 * min(high, 1.0))
     return found
 
 

@@ -94,7 +94,7 @@ def make_table(results: Results, intervals: Intervals | None = None) -> StudyTab
     wide = []
     for variant in (*results.variants, *results.controls):
         cells = [
-            _text(cell_mean(results, column, variant)) + _half_width(known.get((column.name, variant)))
+            _with_interval(cell_mean(results, column, variant), known.get((column.name, variant)))
             for column in results.columns
         ]
         wide.append([variant, _text(average(results, variant)), *cells])
@@ -138,9 +138,9 @@ def progress(results: Results) -> str:
 def _notes(results: Results) -> list[str]:
     names = ", ".join(column.title for column in averaged(results))
     notes = [
-        "Points (x 100), mean over seeds ± half of the 95 % interval (no ±: without answers to each example). "
-        f"{MISSING}: not there (yet), or not defined, as a correlation of answers that are all the same. The metric of "
-        "each task is the paper's, as listed below the table.",
+        "Points (x 100), mean over seeds ± the longer side of the 95 % interval (no ±: without answers to each "
+        f"example). {MISSING}: not there (yet), or not defined, as a correlation of answers that are all the same. The "
+        "metric of each task is the paper's, as listed below the table.",
         f"avg is the mean over {names}, for every seed that has them all.",
         f"The 95 % interval joins seeds and examples (gpt1_ds/tasks/comparison.py). {_SPLITS[results.split]}",
     ]
@@ -165,5 +165,8 @@ def _text(value: Mean | float | None) -> str:
     return MISSING if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def _half_width(ends: tuple[float, float] | None) -> str:
-    return "" if ends is None else f" ± {(ends[1] - ends[0]) / 2:.1f}"
+def _with_interval(value: Mean | None, ends: tuple[float, float] | None) -> str:
+    """With the longer side of the interval; the other one can be cut at the end of the metric."""
+    if value is None or ends is None:
+        return _text(value)
+    return f"{value} ± {max(value.mean - ends[0], ends[1] - value.mean):.1f}"

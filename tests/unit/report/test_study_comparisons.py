@@ -151,6 +151,14 @@ def test_a_difference_says_of_how_many_tasks_it_is(folder: Path) -> None:
     ]
 
 
+def test_an_interval_ends_where_its_metric_does(folder: Path) -> None:
+    """Two examples tell next to nothing: half of the interval would be 635 points."""
+    told = json.loads((folder / "controls.json").read_text())
+    told["rte"]["answers"]["half"] = {"ids": ["0", "200"], "gold": [0, 0], "controls": {"majority": [0, 0]}}
+    (folder / "controls.json").write_text(json.dumps(told))
+    assert intervals(StudyAnswers(folder, read_study_results(folder)))["rte", "bad"] == (0, 100)
+
+
 def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
     found = intervals(StudyAnswers(folder, read_study_results(folder)))
     assert found.keys() == {(task, row) for task in GOLD for row in ("good", "bad", "majority")} - {

@@ -86,8 +86,8 @@ def test_the_table_in_the_papers_shape(folder: Path) -> None:
     assert table.wide[2] == ["mine", "37.5", "30.0", "45.0", "90.0"]
     assert len(table.wide) == 3, "the paper says nothing of `mine`"
     assert table.long[0] == ["CoLA", "full", "Matthews' correlation", "40.0", "-", "2", "10.0", "30 s", "45.4"]
-    known = make_table(read_study_results(folder), {("cola", "full"): (21.0, 59.0)})
-    assert known.wide[0] == ["full", "45.0", "40.0 ± 19.0", "50.0", "90.0"]
+    known = make_table(read_study_results(folder), {("cola", "full"): (21.0, 59.0), ("copa", "full"): (75.0, 100.0)})
+    assert known.wide[0] == ["full", "45.0", "40.0 ± 19.0", "50.0", "90.0 ± 15.0"]
     assert known.long[0][3:6] == ["40.0", "21.0 to 59.0", "2"]
 
 
