@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 from gpt1_ds.common import memory
 
@@ -23,8 +24,10 @@ _LOADING = threading.Lock()
 
 def load() -> None:
     """Import the three libraries. Takes seconds the first time, nothing afterwards; other threads wait for the first
-    one, because standard output, descriptor 2 and the garbage collector belong to all of them.
+    one, because standard output, descriptor 2 and the garbage collector belong to all of them. Raises FileNotFoundError
+    where the current folder was deleted: MKL would end the process without a word.
     """
+    Path.cwd()
     with _LOADING:
         _load_once()
     # torch 2.13 renamed the collectives that DeepSpeed and Megatron call; nobody here can act on it
@@ -36,8 +39,7 @@ def _load_once() -> None:
     # DeepSpeed asks for GPUs when it is imported; asking CUDA itself would make forking ranks from here impossible
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # gloo's chatter while ranks meet
-    logging.disable(logging.WARNING)  # DeepSpeed logs to stdout before its logger can be told not to
-    with warnings.catch_warnings(), quiet(), _silenced(), contextlib.ExitStack() as counting:
+    with warnings.catch_warnings(), quiet(), _silenced(), _unlogged(), contextlib.ExitStack() as counting:
         warnings.simplefilter("ignore")  # missing Apex and Transformer Engine, which are not used
         counting.enter_context(counted_devices())
         import deepspeed
@@ -52,7 +54,6 @@ def _load_once() -> None:
     # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while it looks at the libraries'.
     # What is frozen is never freed: frozen once more, the engine of the last run would stay in memory.
     gc.freeze()
-    logging.disable(logging.NOTSET)
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     logger.propagate = True  # into the rank's log file
@@ -123,6 +124,16 @@ def _no_trackers() -> Iterator[None]:
     finally:
         for name in names:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """DeepSpeed logs to standard output before its logger can be told not to."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:  # else nobody would be told what went wrong
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

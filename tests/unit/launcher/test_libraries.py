@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import sys
 import threading
@@ -88,6 +89,22 @@ def test_what_was_made_since_is_freed() -> None:
     libraries.load()
     gc.collect()
     assert engine() is None
+
+
+def test_a_failed_import_leaves_the_log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What went wrong is told through it."""
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(ImportError, match="deepspeed"):
+        libraries._load_once.__wrapped__()
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_a_deleted_current_folder_is_an_error_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    with pytest.raises(FileNotFoundError):
+        libraries.load()
 
 
 def test_threads_that_load_leave_the_output_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
