@@ -232,14 +232,12 @@ def make_sweep(
     """
     refuse_keys(OWN_KEYS, overrides)
     transfer = study.layer_transfer or LayerTransfer()
-    lacking = [
-        (task, name, seed, model.run_dir.path)
+    diverged = {
+        (name, seed): model.run_dir.path
         for (name, own), seed in itertools.product(study.rows.items(), study.seeds)
         if (model := _model_of(own, models, seed)) is not None and model.divergence
-        for task in study.columns
-    ]
-    without = {(name, seed) for _, name, seed, _ in lacking}
-    seeds = {name: [seed for seed in study.seeds if (name, seed) not in without] for name in study.rows}
+    }
+    seeds = {name: [seed for seed in study.seeds if (name, seed) not in diverged] for name in study.rows}
     rows = {name: _starting(own, models, seeds[name][0]) for name, own in study.rows.items() if seeds[name]}
     if not rows:
         raise ConfigError(f"{study.name}: every model diverged in pre-training; change pretrain, and remove their runs")
@@ -266,7 +264,8 @@ def make_sweep(
         for seed in transfer.seeds or study.seeds:
             trial = trials.setdefault((*key, seed), _trial(study, key, seed, config))
             points.append((taking[own[1]], trial))
-    return FinetuningSweep(study, tuple(trials.values()), tuple(points), tuple(lacking))
+    lacking = tuple((task, *cell, folder) for cell, folder in diverged.items() for task in study.columns)
+    return FinetuningSweep(study, tuple(trials.values()), tuple(points), lacking)
 
 
 def _starting(overrides: Sequence[str], models: PretrainingSweep | None, seed: int) -> list[str]:

@@ -133,6 +133,7 @@ class Sweep(ABC):
         ConfigError.raise_all(self.differences())
 
     def differences(self) -> Iterator[str]:
+        """Yields what keeps this study from this folder: a run's configuration, or trials that ran with another one."""
         if RunDir(self.folder).config.exists():
             yield f"{self.folder} is the folder of a run; give the study or sweep another name"
         for trial in self.trials:

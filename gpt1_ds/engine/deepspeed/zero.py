@@ -47,9 +47,9 @@ def filter_updates(optimizer: Any, judge: Judge) -> None:
 
 def reads_norm(optimizer: Any) -> bool:
     """Whether DeepSpeed reads the norm on the host before an update, by `is_invalid_grad_norm`: ZeRO 1 and 2 do so in
-    `step` and for every group in `unscale_and_clip_grads`, ZeRO 3 in `step`. Before that they read whether a gradient
-    is not finite (`has_overflow`, ZeRO 3 in fp16 alone), which the norm tells, too. `filter_updates` gives them a norm
-    that is on the host.
+    `step` and for every group in `unscale_and_clip_grads`, ZeRO 3 in `step`. Before that they read `has_overflow`,
+    ZeRO 3 only in fp16: whether a gradient is infinite or NaN. Then the norm is so as well. `filter_updates` supplies
+    a norm that is on the host.
     """
     return isinstance(optimizer, (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3))
 
