@@ -8,7 +8,7 @@ continuation=requeue # of a script that was given to sbatch by hand, because onl
 max_tries=100 pause=60 poor_tries=3 restarts=20 warning=300 spare_nodes=0 health_check=0 stage_to='' mails=''
 [ ! -x "${SLURM_SUBMIT_DIR:-.}/.venv/bin/python" ] || python=("${SLURM_SUBMIT_DIR:-.}/.venv/bin/python")
 setup_line() { # STATUS NUMBER, after each line of slurm.setup: training in what is left of an environment helps nobody
-  [ "$1" = 0 ] || { echo "slurm.setup: line $2 ended with status $1; mend it, or add || true where that is fine" >&2; exit 2; }
+  [ "$1" = 0 ] || { echo "slurm.setup: line $2 ended with status $1; correct it, or add || true where that is fine" >&2; exit 2; }
 }
 set +eu # modules and conda read variables that nobody set, and their own commands may fail
 # shellcheck source=/dev/null

@@ -52,7 +52,7 @@ keep() { # FILE: pass on what comes, and keep what launchers say of ranks that e
 }
 
 failed() { # STATUS of the program, which this returns: say so where the node lacks it
-  local way="\`${python[*]} -P -m gpt1_ds\` does not start: mend slurm.setup, or submit from the folder that has .venv/"
+  local way="\`${python[*]} -P -m gpt1_ds\` does not start: correct slurm.setup, or submit from the folder that has .venv/"
   [[ $1 != @(1|2|126|127) ]] || "${first_node[@]}" "${prefix[@]}" "${python[@]}" -P -c 'import gpt1_ds' &>/dev/null ||
     echo "job $job: on ${SLURMD_NODENAME:-this host} $way" >&2 || true
   return "$1"

@@ -1,4 +1,4 @@
-"""How a tool ends where somebody has to mend something: one line, and exit code 2."""
+"""How a tool ends where somebody has to fix something: one line, and exit code 2."""
 
 from __future__ import annotations
 

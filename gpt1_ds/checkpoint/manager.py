@@ -177,6 +177,6 @@ def commit(temporary: Path, final: Path, latest: Path) -> None:
         os.rename(final, replaced)
     os.rename(temporary, final)
     sync_folder(final.parent)
-    with contextlib.suppress(OSError):  # it is published; who starts next mends `latest`
+    with contextlib.suppress(OSError):  # it is published; who starts next corrects `latest`
         write_atomic(latest, final.name + "\n")
     shutil.rmtree(replaced, ignore_errors=True)

@@ -38,5 +38,5 @@ def check(folder: Path, stored: dict[str, Any], loss: float, precision: str) -> 
     if not abs(stored["loss"] - loss) <= tolerance * max(1.0, abs(stored["loss"])):
         raise CheckpointError(
             f"{folder}: the probe's loss is {loss!r}, at saving it was {stored['loss']!r}: the weights are as saved "
-            "but are computed with differently here; compare env.json with the present versions"
+            "but this program computes another loss with them; compare env.json with the present versions"
         )

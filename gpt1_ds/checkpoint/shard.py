@@ -154,13 +154,13 @@ class RankShard:
 
 
 def write_shard(folder: Path, file: str, fragments: list[Fragment]) -> RankShard:
-    """Write fragments into a checkpoint folder, as its file `file`. Raises NodeError where it reads back otherwise."""
+    """Write fragments into a checkpoint folder, as its file `file`. Raises NodeError where it reads back changed."""
     tensors, index = tensors_of(fragments)
     if not tensors:
         return RankShard()
     size, digest = write_tensors(folder / file, tensors)
     if file_facts(folder / file) != {"bytes": size, "sha256": digest}:
-        problem = "reads back otherwise than it was written: the disk or the way to it is in trouble"
+        problem = "reads back with other bytes than were written: the disk or the way to it has a fault"
         raise NodeError(this_node(), f"{folder / file}: {problem} (on {this_node()})")
     return RankShard(file, size, digest, index, hashes_of(fragments))
 

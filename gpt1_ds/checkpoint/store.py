@@ -23,7 +23,7 @@ BLOCK = 16 << 20  # bytes that are read at a time
 
 
 class Store:
-    """A folder at an address. Its methods raise DataError for what a person has to mend, WorldError for what passes."""
+    """A folder at an address. Its methods raise DataError for what a person has to fix, WorldError for what passes."""
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")

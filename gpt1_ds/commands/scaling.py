@@ -35,7 +35,7 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
     losses = "huber of log loss, or l2 (default: huber; gadre: l2)"
     parser.add_argument("--loss", metavar="LOSS", help=losses)
     given = "with --form repeated: A=..,B=..,E=..,alpha=..,beta=.. are taken as given; with R_D=..,R_N=.. also, nothing"
-    given += " is fitted and the objective there is told (default: all is fitted)"
+    given += " is fitted and the objective there is printed (default: all is fitted)"
     parser.add_argument("--at", metavar="k=v,...", help=given)
     draws = "how often the bootstrap draws; 0: no intervals (default: %(default)s)"
     parser.add_argument("--draws", type=int, default=1000, metavar="N", help=draws)

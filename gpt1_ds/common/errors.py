@@ -91,7 +91,7 @@ class LaunchError(UserError):
 
 
 class LostRankError(LaunchError):
-    """A rank that was killed, or that failed for no reason a person could mend."""
+    """A rank that was killed, or that failed for no reason a person could fix."""
 
     may_restart = True
 

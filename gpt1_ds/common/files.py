@@ -44,7 +44,7 @@ _PASSING = {  # faults of the world, the same for every node
 _TEMPORARY = re.compile(r"\.([^/]+)\.[0-9a-f]{8}\.tmp\b")  # a folder or file of published_folder and write_atomic
 _NODE = "try again, or on another node"
 _OF_NODE = {  # faults that another node may not have
-    errno.EIO: f"input/output error: the disk or the way to it is in trouble; {_NODE}",
+    errno.EIO: f"input/output error: the disk or the way to it has a fault; {_NODE}",
     errno.EREMOTEIO: f"input/output error of the file server; {_NODE}",
     errno.ESTALE: f"stale file handle: the file server was started again; {_NODE}",
     errno.ENOTCONN: f"the file system is not connected; {_NODE}",

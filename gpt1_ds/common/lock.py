@@ -195,7 +195,7 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError, LaunchError):  # a file system in trouble must not end a run by its lock
+            with contextlib.suppress(OSError, LaunchError):  # a file system with a fault must not end a run by its lock
                 holder = self._read()
                 if holder and holder.get("token") != self.token:
                     # this process was stopped for so long that another one took over: two writers would destroy it

@@ -59,7 +59,7 @@ def asked(question: Callable[[], T], seconds: float | None = None) -> T:
 
 @contextmanager
 def reached(address: str, access: Literal["read", "write"] = "read") -> Iterator[None]:
-    """Errors of any file system in one line: DataError where the person has to mend something, WorldError where the
+    """Errors of any file system in one line: DataError where the person has to fix something, WorldError where the
     same may succeed later. `access` is what is tried there.
     """
     shown = without_secrets(address)

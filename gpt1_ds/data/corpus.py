@@ -162,7 +162,7 @@ def _files_below(folder: Path) -> tuple[list[Path], list[Path]]:
             if path.is_file():
                 (usable if _kind(path.name) else others).append(path.relative_to(folder))
             elif _kind(path.name) and path.is_symlink() and not path.exists():
-                raise DataError(f"{path}: a link to a file that is not there; mend it, or remove it")
+                raise DataError(f"{path}: a link to a file that is not there; repair it, or remove it")
     return sorted(usable), sorted(others)
 
 

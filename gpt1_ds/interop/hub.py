@@ -209,7 +209,7 @@ def _told(repository: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, ValueError, _http_error()) as error:
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
-        why = f"the hub is not reached or not understood ({type(cause).__name__}); try again when the network is there"
+        why = f"the hub is not reached, or its answer is not readable ({type(cause).__name__}); try again later"
         if isinstance(cause, errors.OfflineModeIsEnabled):
             why = "HF_HUB_OFFLINE is set; unset it to upload"
         elif isinstance(cause, errors.HfHubHTTPError):

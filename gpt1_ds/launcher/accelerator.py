@@ -59,7 +59,7 @@ def _problem(folder: Path) -> str | None:
     if found.st_uid != os.geteuid():
         return f"it belongs to user {found.st_uid}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "others can write into it (chmod 700 mends that)"
+        return "others can write into it (chmod 700 forbids it)"
     return None if os.access(folder, os.W_OK | os.X_OK) else "it cannot be written"
 
 

@@ -237,7 +237,7 @@ def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, lo
     told = {"restarts": made + 1, "since": round(time.time()), "gained": gained, "step": newest_step(run_dir)}
     try:
         write_json(path, {**note, **told})
-    except OSError:  # its disk is in trouble: another job may be elsewhere
+    except OSError:  # its disk has a fault: another job may be elsewhere
         return False
     forget(run_dir, str(note.get("job", "")))
     about = {"job": note.get("job"), "restarts": made + 1, "reason": reason}

@@ -223,7 +223,7 @@ def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -
     """Raise ConfigError where a run cannot continue from the state in `folder`, which was trained on other data."""
     if facts["hashes"]["data"] != here:
         key = "data.path" if config.task is None else "task.path"
-        raise ConfigError(f"{folder}: was trained with another data than {key} now has; set {key} back")
+        raise ConfigError(f"{folder}: was trained on other data than {key} now has; set {key} back")
 
 
 def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: str, tokenizer: Path) -> None:

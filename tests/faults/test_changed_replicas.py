@@ -75,7 +75,7 @@ def test_what_reads_back_otherwise_is_not_published(tiny_data: Path, tmp_path: P
     run_dir = runs.folder(words)
     (failed,) = runs.events(run_dir, "save failed")
     assert failed["step"] == 10
-    assert "rank-00001.safetensors: reads back otherwise than it was written" in failed["error"]
+    assert "rank-00001.safetensors: reads back with other bytes than were written" in failed["error"]
     assert [folder.name for folder in steps_in(run_dir.checkpoints)] == ["step-00000005"]
     assert runs.pretrain(words, 2) == 0
     assert runs.events(run_dir, "started")[-1]["step"] == 5

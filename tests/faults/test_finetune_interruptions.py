@@ -136,7 +136,7 @@ def test_a_changed_dev_split_is_refused(source: Path, tmp_path: Path) -> None:
     stop(words, 1, "stop-file", 3)
     dev = tmp_path / "task" / "dev.jsonl"
     dev.write_text("".join(dev.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(ConfigError, match=r"another data than task\.path now has"):
+    with pytest.raises(ConfigError, match=r"other data than task\.path now has"):
         finetuning.finetune(words)
 
 

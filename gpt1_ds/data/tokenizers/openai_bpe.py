@@ -1,6 +1,6 @@
 """The vocabulary and text pipeline of the 2018 release (GPT1.md section 1), with an encoder of our own.
 
-ftfy mends the text, text_standardize spaces out punctuation, spaCy splits words, each is lower-cased and merged into
+ftfy repairs the text, text_standardize spaces out punctuation, spaCy splits words, each is lower-cased and merged into
 pieces, the last of which ends in `</w>`. All but ftfy works on what lies between two blanks, so the result of each step
 is remembered; ftfy is left out for lines it cannot change. Both give the ids of the original, much faster.
 

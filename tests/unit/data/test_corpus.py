@@ -62,7 +62,7 @@ def test_what_cannot_be_read_in_a_folder_is_named(tmp_path: Path, monkeypatch: p
     (folder / "more" / "f.txt").symlink_to(folder / "a.txt")
     assert [file.name for file in find_inputs([folder])[0].files] == ["a.txt", "more/b.txt", "more/f.txt"]
     (folder / "more" / "g.txt").symlink_to(tmp_path / "gone")
-    with pytest.raises(DataError, match=r"more/g\.txt: a link to a file that is not there; mend it, or remove it"):
+    with pytest.raises(DataError, match=r"more/g\.txt: a link to a file that is not there; repair it, or remove it"):
         find_inputs([folder])
     (folder / "more" / "g.txt").unlink()
     scandir = os.scandir

@@ -80,7 +80,7 @@ def test_a_node_that_lacks_the_program_is_named(command: str, starts: bool, plac
     """No such Python, one that does not know -P, one without gpt1_ds; or only an evaluation that failed."""
     done = job(place, command, {"SLURMD_NODENAME": "node1"})
     said = done.communicate(timeout=20)[1]
-    line = f"job 7: on node1 `{place}/program -P -m gpt1_ds` does not start: mend slurm.setup, or submit"
+    line = f"job 7: on node1 `{place}/program -P -m gpt1_ds` does not start: correct slurm.setup, or submit"
     assert (line in said) != starts, said
     once = f"SLURM_JOB_ID=7 SLURMD_NODENAME=node1; . {shipped('launch')}/env.sh; python=({place}/program)"
     once += '; program=("${python[@]}" -P -m gpt1_ds); once slurm begin'

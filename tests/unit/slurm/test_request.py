@@ -175,7 +175,7 @@ def test_a_line_of_setup_that_fails_ends_the_job(tmp_path: Path) -> None:
     script = '. "$1/env.sh" || exit 9; echo "${MADE:-} trains"'
     for lines, code, says in (
         (["inner() { false; true; }; inner", ': "$NOBODY"', "export MADE=it"], 0, ""),
-        (["true", "module load cuda/99"], 2, "slurm.setup: line 2 ended with status 127; mend it, or add || true"),
+        (["true", "module load cuda/99"], 2, "slurm.setup: line 2 ended with status 127; correct it, or add || true"),
     ):
         settings = "\n".join(job_settings(load([], [f"slurm.setup={json.dumps(lines)}"]), []))
         (tmp_path / "job.sh").write_text(settings + "\n")

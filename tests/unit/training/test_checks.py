@@ -168,7 +168,7 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
         (lambda at: [f"checkpoint.init_from={at['source']}", "model.layers=3", "model.width=64"],
          "has a model of another shape than model.layers=3, model.width=64 (there 2, 32); leave these keys out"),
         (_cut, "damaged:"),
-        (_of_other_data, "was trained with another data than data.path now has"),
+        (_of_other_data, "was trained on other data than data.path now has"),
         (_to_the_end, "has 4 of 4 steps: nothing is left to train"),
         (lambda at: [f"checkpoint.init_from={at['source']}", "model.context=64"],
          "model.context=64 (there 32); leave this key out, or let positions grow with checkpoint.positions=draw"),

@@ -271,7 +271,7 @@ def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir,
 
 
 def test_a_folder_that_lost_its_checkpoints_is_filled_again(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
-    """The check before a run does not refuse what the store may mend; without a mirror it does."""
+    """The check before a run does not refuse what the store may repair; without a mirror it does."""
     words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
     lost = runs.folder(words)
     shutil.copytree(run.path, lost.path)
