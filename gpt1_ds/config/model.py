@@ -128,3 +128,8 @@ class ModelConfig:
                 f"model.biases={str(self.biases).lower()}, model.tied={str(self.tied).lower()}; leave these keys out, "
                 "or use model.head=plain"
             )
+        if self.head == "masked" and self.gated:
+            yield (
+                f"model.head=masked has an activation with one input, not model.activation={self.activation}; use "
+                "gelu, or model.head=plain"
+            )

@@ -29,6 +29,7 @@ REFUSED = [
         "model.head=masked has LayerNorm, biases and a tied matrix, not model.norm_kind=rms, model.biases=true, "
         "model.tied=true; leave these keys out, or use model.head=plain",
     ),
+    ([*MASKED, "model.head=masked", "model.activation=gated_gelu"], "use gelu, or model.head=plain"),
     (["train.label_smoothing=1"], r"train.label_smoothing=1.0 must be in \[0, 1\); use 0 for none, or 0.1"),
     (["optimizer.layer_decay=0"], "optimizer.layer_decay=0.0 must be above 0, and at most 1; use 1 for none, or 0.8"),
     (
