@@ -11,12 +11,13 @@ from torch import Tensor
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what is kept of gradients: their mean and that of their squares
 BLOCK = 1 << 19  # elements that an update on a CPU takes at once: what it writes is still in the cache after it
+LANES = 16  # fp32 numbers in the longest vector of a CPU
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's fused AdamW. On a CPU it can do two things more while a block of a parameter is in the cache: write
-    the parameter's new values into a `copies` entry (of another precision), and divide gradients by `grad_scale`, which
-    torch's own kernel would write back to memory.
+    """torch's fused AdamW. On a CPU an update has the same bits wherever an element lies, and two things more are done
+    while a block of a parameter is in the cache: its new values are written into a `copies` entry (of another
+    precision), and gradients are divided by `grad_scale`, which torch's own kernel would write back to memory.
     """
 
     grad_scale: Tensor | None = None
@@ -41,13 +42,12 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "closures are not used"
-        if not self.copies:
+        held = [(one, group) for group in self.param_groups for one in group["params"] if one.grad is not None]
+        if self.found_inf is not None or any(parameter.is_cuda for parameter, _ in held):
             super().step()
             return
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+        for parameter, group in held:
+            self._update(parameter, parameter.grad, group)
 
     def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state, scale = self.state[parameter], self.grad_scale
@@ -58,15 +58,16 @@ class AdamW(torch.optim.AdamW):
         if scale is not None and float(scale) == 1.0:
             scale = None
         scratch = torch.empty(0 if scale is None else min(BLOCK, parameter.numel()))
-        constants = {key: group[key] for key in ("lr", "eps", "weight_decay")}
+        constants: dict[str, Any] = {key: group[key] for key in ("lr", "eps", "weight_decay")}
         constants["beta1"], constants["beta2"] = group["betas"]
-        tensors = (parameter, grad, state["exp_avg"], state["exp_avg_sq"], self.copies[parameter])
-        for master, gradient, mean, square, copy in zip(*(one.view(-1).split(BLOCK) for one in tensors), strict=True):
+        copies = [self.copies[parameter]] if parameter in self.copies else []
+        written = (one.view(-1).split(BLOCK) for one in (parameter, state["exp_avg"], state["exp_avg_sq"], *copies))
+        for gradient, master, mean, square, *copy in zip(grad.reshape(-1).split(BLOCK), *written, strict=True):
             if scale is not None:
                 gradient = torch.div(gradient, scale, out=scratch[: len(gradient)])
-            states = [[master], [gradient], [mean], [square], list[Tensor](), [state["step"]]]
-            torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
-            copy.copy_(master)
+            _fused([master, gradient, mean, square], state["step"], constants)
+            for one in copy:
+                one.copy_(master)
 
     # What torch's kernel does itself, for rules that do not use it
 
@@ -82,6 +83,23 @@ class AdamW(torch.optim.AdamW):
         if self.found_inf is not None:
             gradient = torch.where(self.found_inf > 0, 0.0, gradient)
         return gradient
+
+
+def _fused(tensors: Sequence[Tensor], step: Tensor, constants: dict[str, Any]) -> None:
+    """Runs torch's kernel on 1-D tensors of a CPU: a weight, its gradient and its moments. The kernel rounds what fills
+    no vector in another way than the rest, and stages of a pipeline hold a weight that they share at other places of
+    their tensors. So what is left over goes through it in tensors that are filled up.
+    """
+    left = len(tensors[0]) % LANES
+    parts, rest = [[one[: len(one) - left] for one in tensors]], [one[len(one) - left :] for one in tensors]
+    if left:
+        parts.append([torch.nn.functional.pad(one, (0, LANES - left)) for one in rest])
+    for part in parts:
+        states: list[list[Tensor]] = [*([one] for one in part), [], [step]]
+        torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
+    if left:
+        for one, filled in zip(rest, parts[-1], strict=True):
+            one.copy_(filled[:left])
 
 
 class Adam2018(AdamW):

@@ -51,27 +51,46 @@ def test_matrices_decay_and_the_rest_does_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "adam2018"])
 @pytest.mark.parametrize("scale", [None, 1.0, 2.5])
-def test_an_update_in_blocks_is_the_whole_update(
+def test_an_update_has_the_same_bits_in_blocks_and_wherever_an_element_lies(
     name: str, scale: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adamw, "BLOCK", 64)
+    """The whole has 208 elements, which fill vectors; parts of it do not."""
     torch.manual_seed(0)
-    values = torch.randn(7, 29)  # 203: three blocks and a rest
-    whole, blocked = (torch.nn.ParameterList([torch.nn.Parameter(values.clone())]) for _ in range(2))
-    copy = torch.empty(7 * 29, dtype=torch.bfloat16)
-    plain, ours = (make_optimizer(one, OptimizerConfig(name=name, lr=0.01)) for one in (whole, blocked))  # type: ignore[arg-type]
-    ours.copies = {blocked[0]: copy}  # type: ignore[attr-defined]
+    values, places = torch.randn(208), [slice(0, 5), slice(5, 12), slice(12, 203), slice(203, 208)]
+    whole = torch.nn.ParameterList([torch.nn.Parameter(values.clone())])
+    parts = torch.nn.ParameterList([torch.nn.Parameter(values[place].clone()) for place in places])
+    plain, ours = (make_optimizer(one, OptimizerConfig(name=name, lr=0.01)) for one in (whole, parts))  # type: ignore[arg-type]
+    ours.copies = {part: torch.empty(len(part), dtype=torch.bfloat16) for part in parts}
     for _ in range(3):
-        gradient = torch.randn(7, 29)
-        whole[0].grad, blocked[0].grad = gradient / (scale or 1.0), gradient.clone()
-        ours.grad_scale = None if scale is None else torch.tensor(scale)  # type: ignore[attr-defined]
+        gradient = torch.randn(208)
+        whole[0].grad = gradient / (scale or 1.0)
+        for part, place in zip(parts, places, strict=True):
+            part.grad = gradient[place].clone()
+        ours.grad_scale = None if scale is None else torch.tensor(scale)
+        monkeypatch.setattr(adamw, "BLOCK", 1 << 19)
         plain.step()
+        monkeypatch.setattr(adamw, "BLOCK", 64)
         ours.step()
-        assert torch.equal(whole[0], blocked[0])
-        assert torch.equal(copy, whole[0].detach().bfloat16().view(-1))
-        assert torch.equal(blocked[0].grad, gradient), "it is left as it was"
-    for key, state in plain.state[whole[0]].items():
-        assert torch.equal(state, ours.state[blocked[0]][key]), key
+        assert torch.equal(whole[0], torch.cat(list(parts)))
+        for part, place in zip(parts, places, strict=True):
+            assert torch.equal(ours.copies[part], part.detach().bfloat16())
+            assert torch.equal(part.grad, gradient[place]), "it is left as it was"
+    for key in adamw.MOMENTS:
+        assert torch.equal(plain.state[whole[0]][key], torch.cat([ours.state[part][key] for part in parts])), key
+    assert {float(ours.state[part]["step"]) for part in parts} == {3.0}
+
+
+def test_adamw_has_the_bits_of_torchs() -> None:
+    torch.manual_seed(0)
+    values, gradient = torch.randn(13, 16), torch.randn(13, 16)
+    theirs, ours = (torch.nn.Parameter(values.clone()) for _ in range(2))
+    settings: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "fused": True}
+    optimizers = torch.optim.AdamW([theirs], **settings), adamw.AdamW([ours], **settings)
+    for _ in range(3):
+        theirs.grad, ours.grad = gradient.clone(), gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(theirs, ours)
 
 
 class Reads(TorchDispatchMode):
@@ -110,7 +129,7 @@ def test_updates_of_adam2018_are_counted_on_the_host() -> None:
 @pytest.mark.parametrize("name", ["adamw", "adam2018"])
 def test_an_update_that_the_kernel_leaves_out_never_happened(name: str) -> None:
     torch.manual_seed(0)
-    modules = [torch.nn.Linear(5, 3) for _ in range(2)]
+    modules = [torch.nn.Linear(16, 16) for _ in range(2)]  # which fill vectors: found_inf is for GPUs
     modules[1].load_state_dict(modules[0].state_dict())
     one, other = (make_optimizer(module, OptimizerConfig(name=name, lr=0.01)) for module in modules)  # type: ignore[arg-type]
     for step in range(4):
