@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpt1_ds.tasks.base import ControlAnswers, Layout, Splits, Task
+from gpt1_ds.tasks.base import Layout, Splits, Task
 from gpt1_ds.tasks.controls import fitted_rules
 
 
@@ -13,6 +12,7 @@ from gpt1_ds.tasks.controls import fitted_rules
 class Choice(Task):
     kind = "choice"
     fitting_metrics = ("accuracy",)
+    controls = fitted_rules
 
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:
@@ -40,6 +40,3 @@ class Choice(Task):
 
     def text_fields(self) -> tuple[str, ...]:
         return ("premise", "question")
-
-    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        return fitted_rules(self, splits)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.task import Kind
-from gpt1_ds.tasks.base import ControlAnswers, Layout, Splits, Task
+from gpt1_ds.tasks.base import Layout, Splits, Task
 from gpt1_ds.tasks.controls import fitted_rules
 from gpt1_ds.tasks.formats import brief
 
@@ -17,6 +16,7 @@ from gpt1_ds.tasks.formats import brief
 class Classification(Task):
     kind: ClassVar[Kind] = "classification"
     fitting_metrics = ("accuracy", "f1", "matthews")
+    controls = fitted_rules
 
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:
@@ -42,9 +42,6 @@ class Classification(Task):
     @property
     def groups_are_questions(self) -> bool:
         return "exact_match" in self.metrics
-
-    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        return fitted_rules(self, splits)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpt1_ds.architecture.head import TEXT, HeadSpec
 from gpt1_ds.config import ModelConfig, TaskConfig
-from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
+from gpt1_ds.tasks.base import Example, Layout, Splits, Task
 from gpt1_ds.tasks.token_controls import written_rules
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
@@ -21,6 +21,7 @@ class Generation(Task):
     fitting_metrics = ("bleu", "rouge1", "rouge2", "rougeLsum", "exact_match", "f1")
     writes_text = True
     submission = "json"
+    controls = written_rules
 
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:
@@ -62,6 +63,3 @@ class Generation(Task):
 
     def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
         return TEXT
-
-    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        return written_rules(self, splits)

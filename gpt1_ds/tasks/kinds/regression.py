@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.tasks.base import (
-    NO_LABEL,
-    SCORE_CLASSES,
-    ControlAnswers,
-    Example,
-    Numbers,
-    Splits,
-    Task,
-    probabilities,
-)
+from gpt1_ds.tasks.base import NO_LABEL, SCORE_CLASSES, Example, Numbers, Splits, Task, probabilities
 from gpt1_ds.tasks.controls import fitted_rules
 
 STEPS = 25  # in text a score is a multiple of a 25th of its range, 0.2 of 0 to 5
@@ -29,6 +20,7 @@ class Regression(Task):
     kind = "regression"
     fitting_metrics = ("pearson", "spearman")
     reads_scores = True
+    controls = fitted_rules
 
     @classmethod
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
@@ -74,9 +66,6 @@ class Regression(Task):
         """The scores that answers in text stand for."""
         low, high = self.score_range
         return low + numbers * (high - low) / STEPS
-
-    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        return fitted_rules(self, splits)
 
 
 def soft_targets(scores: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float32]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
+from gpt1_ds.tasks.base import Example, Layout, Splits, Task
 from gpt1_ds.tasks.token_controls import span_rules
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
@@ -20,6 +20,7 @@ class Span(Task):
     reads_tokens = True
     token_head = "span"
     submission = "json"
+    controls = span_rules
 
     @property
     def line_fields(self) -> tuple[str, str]:
@@ -48,6 +49,3 @@ class Span(Task):
     @property
     def _head_outputs(self) -> int:
         return 2  # where the answer begins, and where it ends
-
-    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        return span_rules(self, splits)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
+from gpt1_ds.tasks.base import Example, Layout, Splits, Task
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_controls import tag_rules
 from gpt1_ds.tasks.token_metrics import Objects, entity_problem, objects
@@ -19,6 +19,7 @@ class Tagging(Task):
     fitting_metrics = ("entity_f1", "accuracy")
     reads_tokens = True
     token_head = "tags"
+    controls = tag_rules
 
     @property
     def line_fields(self) -> tuple[str, str]:
@@ -59,6 +60,3 @@ class Tagging(Task):
 
     def in_words(self, prediction: Any) -> str:
         return " ".join(prediction)
-
-    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        return tag_rules(self, splits)
