@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.files import write_json
@@ -40,7 +40,7 @@ from gpt1_ds.sweep.finetuning_study import (
 )
 from gpt1_ds.sweep.pretraining_trials import PretrainingSweep, PretrainingTrial
 from gpt1_ds.sweep.study_file import refuse_keys
-from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
+from gpt1_ds.sweep.trial import TAKEN_KEYS, TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.base import ControlAnswers, Task, hash_examples
 from gpt1_ds.tasks.encoding import fitted, symbol_roles
 from gpt1_ds.tasks.metrics import control_scores
@@ -52,7 +52,6 @@ Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, override
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
 # A finished trial whose configuration differs in one of these is another experiment.
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "checkpoint.init_from", "checkpoint.positions", "task.")
-NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,7 +83,7 @@ class FinetuningTrial(Trial):
         return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
 
     def must_keep(self, key: str) -> bool:
-        return key.startswith(RESULT_KEYS) and key not in NOT_RESULT_KEYS
+        return key.startswith(RESULT_KEYS) and key not in TAKEN_KEYS
 
     def differences(self) -> Iterator[str]:
         return super().differences() if self.done else iter(())
@@ -98,7 +97,6 @@ class FinetuningSweep(Sweep):
     cells of rows whose model diverged in pre-training, and its run folder; they have no trial.
     """
 
-    target: ClassVar[str] = "gpt1_ds.training.finetuning:finetune"
     study: FinetuningStudy
     trials: tuple[FinetuningTrial, ...]
     curve: tuple[tuple[int, FinetuningTrial], ...]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
@@ -16,15 +16,14 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.unread import unread
 from gpt1_ds.scaling.tables import DIVERGED, read_table, write_table
 from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses, is_cut
-from gpt1_ds.sweep.study_file import StudySettings
-from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
+from gpt1_ds.sweep.study_file import StudySettings, jobs_at_a_time
+from gpt1_ds.sweep.trial import TAKEN_KEYS, TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.registry import kind_of
 from gpt1_ds.tracking.record import of_run, read_entries
 from gpt1_ds.training import claim
 
 OWN_KEYS = ("run.name", "run.dir", "run.share", SAMPLE)  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from", "checkpoint.positions")
-NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 RESULTS = "results.csv"
 Values = tuple[tuple[str, str], ...]  # (key, value) of a trial
 
@@ -66,7 +65,7 @@ class KeyTrial(Trial):
     def must_keep(self, key: str) -> bool:
         if key == SAMPLE:
             return self.config.task is None
-        return key.startswith(RESULT_KEYS) and key not in NOT_RESULT_KEYS
+        return key.startswith(RESULT_KEYS) and key not in TAKEN_KEYS
 
 
 @dataclass(frozen=True)
@@ -119,14 +118,6 @@ class KeySweep(Sweep):
         write_table(self.folder / RESULTS, dict.fromkeys(name for row in rows for name in row), rows)
 
 
-class PretrainingKeys(KeySweep):
-    target: ClassVar[str] = "gpt1_ds.training.pretraining:pretrain"
-
-
-class FinetuningKeys(KeySweep):
-    target: ClassVar[str] = "gpt1_ds.training.finetuning:finetune"
-
-
 def make_key_sweep(
     words: Sequence[str], configure: Callable[[Sequence[str]], Config], nproc: int | None, jobs: int | None
 ) -> KeySweep:
@@ -139,9 +130,7 @@ def make_key_sweep(
     lists = [_list(word) for word in words]
     keys, choices = [key for key, _ in lists], dict(lists)
     ConfigError.raise_all(f"--sweep: {key} is named twice; give all its values at once" for key in _twice(keys))
-    settings = StudySettings(name="", jobs=1 if jobs is None else jobs, nproc=nproc or 1, keep_checkpoints=True)
-    if settings.jobs < 1:
-        raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
+    study = StudySettings(jobs=jobs_at_a_time(StudySettings(), jobs), nproc=nproc or 1, keep_checkpoints=True)
     trials: list[KeyTrial] = []
     configs: list[Config] = []  # of the trials, before each has its own place
     problems: dict[str, None] = {}
@@ -165,8 +154,7 @@ def make_key_sweep(
     name = trials[0].config.run.name.rpartition("/")[0]
     twice = _twice([trial.config.run.name for trial in trials])
     ConfigError.raise_all(f"--sweep: two trials would lie in {place}; leave one of their values out" for place in twice)
-    kind = PretrainingKeys if trials[0].config.task is None else FinetuningKeys
-    return kind(replace(settings, name=name), tuple(trials))
+    return KeySweep(replace(study, name=name), tuple(trials))
 
 
 def _list(word: str) -> tuple[str, list[str]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.text import decimals
@@ -16,7 +16,7 @@ from gpt1_ds.scaling.tables import DIVERGED
 from gpt1_ds.sweep.finetuning_study import OWN_KEYS, PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
 from gpt1_ds.sweep.outcome import SAMPLE, held_out_losses
 from gpt1_ds.sweep.study_file import refuse_keys
-from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial, tracked
+from gpt1_ds.sweep.trial import TAKEN_KEYS, TRAINING_KEYS, Sweep, Trial, tracked
 
 FOLDER = PRETRAINED
 RESULT_KEYS = (  # a run that differs in one of these is another model, or has a loss that does not compare
@@ -48,12 +48,11 @@ class PretrainingTrial(Trial):
         return f"held-out loss {decimals(losses[-1])}"
 
     def must_keep(self, key: str) -> bool:
-        return key.startswith(RESULT_KEYS) and key != "model.vocab_size"  # a run takes it from its data
+        return key.startswith(RESULT_KEYS) and key not in TAKEN_KEYS
 
 
 @dataclass(frozen=True)
 class PretrainingSweep(Sweep):
-    target: ClassVar[str] = "gpt1_ds.training.pretraining:pretrain"
     study: FinetuningStudy
     trials: tuple[PretrainingTrial, ...]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.lock import RunLock
@@ -241,7 +241,6 @@ EVALUATION_LOAD = 1.05  # time of a run beside its steps
 class ScalingSweep(Sweep):
     """`machine` is the one that the planner counts the time on."""
 
-    target: ClassVar[str] = "gpt1_ds.training.pretraining:pretrain"
     study: ScalingStudy
     trials: tuple[ScalingTrial, ...]
     machine: Machine

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir, read_jsonl, why_diverged
@@ -29,6 +29,7 @@ TRAINING_KEYS = (  # of the configuration: they change what a run learns, whatev
     *("train.steps", "train.tokens", "train.epochs", "train.global_batch", "train.batch_warmup"),
     "train.label_smoothing",
 )
+TAKEN_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,9 +92,14 @@ class Trial(ABC):
 class Sweep(ABC):
     """The trials of a study, in the order in which they start."""
 
-    target: ClassVar[str]  # module:function that a rank runs with a trial's configuration
     study: StudySettings
     trials: tuple[Trial, ...]
+
+    @property
+    def target(self) -> str:
+        """Returns the module:function that a rank runs with a trial's configuration."""
+        kind = "pretraining:pretrain" if self.trials[0].config.task is None else "finetuning:finetune"
+        return f"gpt1_ds.training.{kind}"
 
     @property
     def folder(self) -> Path:
