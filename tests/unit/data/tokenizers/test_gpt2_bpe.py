@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.data import reading
-from gpt1_ds.data.build import build
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import train_tokenizer
-from tests.helpers.hard_texts import CUTS, HARD, TEXTS, encode_in_parts
+from tests.helpers.hard_texts import CUTS, TEXTS, encode_in_parts
 from tests.unit.data.corpora import sentences
 
 
@@ -97,21 +96,6 @@ def test_ids_do_not_depend_on_pieces(gpt2: Tokenizer, tmp_path: Path, monkeypatc
     assert len(pieces) > 50
     ids = [gpt2.encode_part(piece.text, piece.previous, not piece.ends_document) for piece in pieces]
     assert np.concatenate(ids).tolist() == gpt2.encode(text).tolist()
-
-
-def test_any_number_of_workers_builds_the_same(folder: Path, gpt2: Tokenizer, tmp_path: Path) -> None:
-    text = "\n\n".join(["  ".join(sentences(9, seed=seed)) + "\n \t" for seed in range(60)])
-    (tmp_path / "text.txt").write_text(text)
-    one = build([tmp_path / "text.txt"], folder, tmp_path / "one", workers=1, validation=0)
-    two = build([tmp_path / "text.txt"], folder, tmp_path / "two", workers=2, validation=0, unit_bytes=2000)
-    assert one.data_hash == two.data_hash
-    stream = two.split("train")
-    assert stream.read(0, stream.tokens).tolist() == [*gpt2.encode(text).tolist(), gpt2.eod_id]
-
-
-@pytest.mark.parametrize("text", HARD)
-def test_hard_texts_come_back(gpt2: Tokenizer, text: str) -> None:
-    assert gpt2.decode(gpt2.encode(text)) == text
 
 
 def test_encode_gives_writable_int32(gpt2: Tokenizer) -> None:

@@ -1,34 +1,17 @@
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from gpt1_ds.data.tokenizers import base
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe
+from tests.helpers.hard_texts import CUTS, HARD, TEXTS, encode_in_parts
 from tests.unit.data.corpora import sentences
-
-HARD = [
-    "",
-    " ",
-    "   leading, trailing and   several spaces   ",
-    "\n\n a\n",
-    "carriage\r\nreturn\r and \t tab \x0b\x0c",
-    "a\u2581b \u2581\u2581 \u2581",
-    "nul \0 and \x01\x1f\x7f control",
-    "<eod><start> <unk> </s> <0x0A> <delimiter>",
-    "e\u0301 n\u0303 \u200d\u200b \ufeff \u2028\u2029\x85",
-    "emoji \U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0010ffff \uffff \ufffd \u2047",
-    "汉字 かな العربية",
-    "x" * 5000,
-]
-texts = st.text(st.characters(codec="utf-8")) | st.text(st.sampled_from(" \n\u2581ab<eod>\0\r\tKal.é"))
 
 
 @pytest.mark.parametrize("text", HARD)
@@ -37,7 +20,7 @@ def test_hard_texts_come_back(tokenizer: Tokenizer, text: str) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(text=texts)
+@given(text=TEXTS)
 @example(text="\u2581")
 def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
@@ -47,17 +30,9 @@ def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(text=texts, places=st.lists(st.integers(0, 100), max_size=3))
-def test_ids_do_not_depend_on_cuts_at_line_ends_and_before_spaces(
-    tokenizer: Tokenizer, text: str, places: list[int]
-) -> None:
-    allowed = [at for at in range(1, len(text)) if text[at - 1] == "\n" or text[at] == " "]
-    cuts = sorted({allowed[place % len(allowed)] for place in places}) if allowed else []
-    borders = [0, *cuts, len(text)]
-    parts = [
-        tokenizer.encode_part(text[start:stop], text[start - 1 : start]) for start, stop in itertools.pairwise(borders)
-    ]
-    assert np.array_equal(np.concatenate(parts), tokenizer.encode(text))
+@given(text=TEXTS, places=CUTS)
+def test_ids_do_not_depend_on_cuts(tokenizer: Tokenizer, text: str, places: list[int]) -> None:
+    assert encode_in_parts(tokenizer, text, places) == tokenizer.encode(text).tolist()
 
 
 def test_ids_are_those_of_sentencepiece_line_by_line(tokenizer: Tokenizer) -> None:

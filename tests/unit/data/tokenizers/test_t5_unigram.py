@@ -13,8 +13,6 @@ import sentencepiece
 from hypothesis import given, settings
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.build import build
-from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
 from gpt1_ds.data.tokenizers.imports import MAX_SENTINELS, import_hf, import_sentencepiece
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -71,16 +69,6 @@ def test_decoding_gives_the_gist(tokenizer: Tokenizer) -> None:
     begins = tokenizer.begins_word()[tokenizer.encode("the word")]
     assert begins[0]
     assert begins.sum() == 2
-
-
-def test_a_dataset_of_it(tokenizer: Tokenizer, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("\n".join(sentences(50)))
-    for workers in (1, 2):
-        build([tmp_path / "text.txt"], folder / "out", tmp_path / f"data{workers}", workers=workers)
-    one, two = (Dataset(tmp_path / f"data{workers}") for workers in (1, 2))
-    assert one.data_hash == two.data_hash
-    stream = one.split("train")
-    assert np.isin(stream.read(0, stream.tokens), tokenizer.encode("\n".join(sentences(50)))).mean() > 0.9
 
 
 def test_what_was_exported_comes_back(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.data.build import build
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
 from gpt1_ds.data.tokenizers.imports import import_wordpiece
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from tests.helpers.hard_texts import CUTS, TEXTS, encode_in_parts
-from tests.unit.data.corpora import sentences
 
 OLD = Path(__file__).parents[3] / "golden" / "tokenizers-format-2"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", "a", "b", "##a", "##b", "ab", "##ab", "É", "e", "漢", "字"]
@@ -73,15 +71,6 @@ def test_ids_do_not_depend_on_cuts(uncased: Tokenizer, text: str, places: list[i
     ids = uncased.encode(text).tolist()
     assert encode_in_parts(uncased, text, places) == ids
     assert not {0, 2, 3, 4} & set(ids)  # text never makes a control symbol
-
-
-def test_any_number_of_workers_builds_the_same(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("\n\n".join(["  ".join(sentences(9, seed=seed)) for seed in range(60)]))
-    one, two = (
-        build([tmp_path / "text.txt"], folder / "uncased", tmp_path / str(n), workers=n, validation=0, unit_bytes=4000)
-        for n in (1, 2)
-    )
-    assert one.data_hash == two.data_hash
 
 
 @pytest.mark.parametrize("settings", ["{}", "[]", "{", '{"do_lower_case": 1}'])
