@@ -1,4 +1,6 @@
-"""GPT-2, BERT and RoBERTa beside transformers at full width: logits, loss, every gradient and three optimizer steps."""
+"""GPT-1, GPT-2, BERT and RoBERTa beside transformers at full width: logits, loss, every gradient and three optimizer
+steps; GPT-1 also at full size.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +68,7 @@ def _segments(both: Pair) -> bool:
 
 
 CLASSES: dict[str, tuple[str, HeadSpec | None, Callable[[Pair, Rows], Losses]]] = {
+    "OpenAIGPTLMHeadModel": ("gpt1", None, causal_losses),
     "GPT2LMHeadModel": ("gpt2", None, causal_losses),
     "BertForMaskedLM": ("bert_base", None, masked_losses),
     "BertForPreTraining": ("bert_base", NEXT_SENTENCE, pair_losses),
@@ -108,12 +111,6 @@ def compared(name: str, layers: int | None) -> int:
 
 
 def check_training(both: Pair, theirs: Callable[[], Tensor], ours: Callable[[], Tensor], steps: int) -> None:
-    if both.family.model_type == "roberta":  # ours has the row of the only segment in its positions
-        embeddings = both.theirs.roberta.embeddings
-        segment_1D = embeddings.token_type_embeddings.weight.requires_grad_(False)
-        with torch.no_grad():
-            embeddings.position_embeddings.weight += segment_1D
-            segment_1D.zero_()
     options: dict[str, Any] = {"lr": 1e-4, "weight_decay": 0.01, "eps": 1e-6}
     optimizers = [torch.optim.AdamW(model.parameters(), **options) for model in (both.theirs, both.ours)]
     for step in range(steps):
@@ -157,8 +154,14 @@ def test_logits_loss_gradients_and_steps_are_theirs(name: str) -> None:
     assert compared(name, layers=2) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForPreTraining"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OpenAIGPTLMHeadModel",
+        pytest.param("GPT2LMHeadModel", marks=pytest.mark.slow),
+        pytest.param("BertForPreTraining", marks=pytest.mark.slow),
+    ],
+)
 def test_so_they_are_at_full_size(name: str) -> None:
     assert compared(name, layers=None) == 1
 
@@ -177,6 +180,7 @@ def test_padding_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("preset", "count"),
     [
+        ("gpt1", 116_534_784 + 4 * 768),  # a row for each control symbol
         ("gpt2", 124_439_808),
         ("gpt2_medium", 354_823_168),
         ("gpt2_large", 774_030_080),
@@ -193,7 +197,7 @@ def test_presets_have_the_published_sizes(preset: str, count: int) -> None:
     assert parameters(model, model.vocab_size) == count
 
 
-@pytest.mark.parametrize("preset", ["gpt2", "bert_base"])
+@pytest.mark.parametrize("preset", ["gpt1", "gpt2", "bert_base"])
 def test_flops_are_what_torch_counts(preset: str) -> None:
     """All positions pass through the masked head and meet the vocabulary."""
     from torch.utils.flop_counter import FlopCounterMode

@@ -1,4 +1,4 @@
-"""GPT-2, BERT and RoBERTa to transformers and back: the same logits, the same greedy text, the same bytes."""
+"""GPT-1, GPT-2, BERT and RoBERTa to transformers and back: the same logits, the same bytes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,19 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master
 from tests.helpers.shared_data import shared_data
 from tests.helpers.theirs import BERT, GPT2, ROBERTA, batch, theirs_of
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
 MODELS: dict[str, tuple[ModelConfig, HeadSpec | None]] = {
+    "OpenAIGPTLMHeadModel": (SMALL, None),
     "GPT2LMHeadModel": (GPT2, None),
     "BertForMaskedLM": (BERT, None),
     "BertForPreTraining": (BERT, NEXT_SENTENCE),
     "RobertaForMaskedLM": (ROBERTA, None),
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_data: Path) -> Path:
-    return tiny_data.parent / "tokenizer"
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +72,7 @@ def test_a_round_trip_keeps_every_bit(name: str, folders: dict[str, tuple[Path, 
     before, after = manifest.read(checkpoint), manifest.read(tmp_path / "back")
     for key in ("parameters", "probe", "head"):
         assert before.get(key) == after.get(key), key
+    assert before["hashes"]["tokenizer"] == after["hashes"]["tokenizer"]
     first, second = (load_checkpoint(folder).config for folder in (checkpoint, tmp_path / "back"))
     assert replace(first.model, init="normal") == replace(second.model, init="normal")
     assert (first.objective, first.data) == (second.objective, second.data)
@@ -95,17 +87,6 @@ def test_what_they_save_comes_back(
     theirs_of(exported, name).save_pretrained(tmp_path / "theirs")
     import_hf(tmp_path / "theirs", tmp_path / "back", tokenizer)
     assert manifest.read(checkpoint)["parameters"] == manifest.read(tmp_path / "back")["parameters"]
-
-
-def test_greedy_text_of_gpt2_is_ours(folders: dict[str, tuple[Path, Path]]) -> None:
-    checkpoint, exported = folders["GPT2LMHeadModel"]
-    theirs, loaded = theirs_of(exported, "GPT2LMHeadModel"), load_checkpoint(checkpoint)
-    auto = transformers.AutoTokenizer.from_pretrained(exported)
-    for prompt in ("It was a", "def main(", "\n\n  The"):
-        inputs = auto(prompt, return_tensors="pt")
-        ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)[0][inputs["input_ids"].shape[1] :]
-        text = loaded.tokenizer.decode(ids.numpy())  # theirs shows one bad byte of a run as if all were bad
-        assert text == generate(loaded, prompt, Sampling(tokens=24, temperature=0)), prompt
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForPreTraining", "RobertaForMaskedLM"])

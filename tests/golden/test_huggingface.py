@@ -1,4 +1,4 @@
-"""To transformers and back: the same logits, the same greedy text, the same ids, the same bytes."""
+"""GPT-1 to transformers and back: the same greedy text, the same ids, the same loss on every layout, the commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import transformers
 from gpt1_ds import load
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint
-from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.tokenizers.base import OPENAI
@@ -29,16 +28,8 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
-from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint, master
+from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint
 from tests.helpers.shared_data import shared_data
-
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_data: Path) -> Path:
-    return tiny_data.parent / "tokenizer"
 
 
 @pytest.fixture(scope="module")
@@ -71,29 +62,6 @@ def our_logits(checkpoint: Path, tokens: torch.Tensor) -> torch.Tensor:
     return logits.transpose(0, 1)[..., : loaded.tokenizer.vocab_size]
 
 
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return {name: master(checkpoint, name) for name in StateReader(checkpoint).index}
-
-
-def equal_bytes(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    same = one.keys() == other.keys()
-    return same and all(torch.equal(one[name].view(torch.int32), other[name].view(torch.int32)) for name in one)
-
-
-def test_logits_of_an_export_are_ours(checkpoint: Path, theirs: Any, tokens: torch.Tensor) -> None:
-    assert theirs.config.vocab_size == 500
-    assert (theirs.config.resid_pdrop, theirs.config.embd_pdrop, theirs.config.attn_pdrop) == (0.2, 0.0, 0.1)
-    with torch.no_grad():
-        wanted = theirs(tokens[:, :-1]).logits
-    assert wanted.abs().max() > 3, "the logits are far from zero"
-    assert (our_logits(checkpoint, tokens[:, :-1]) - wanted).abs().max() <= 1e-5
-
-
-def test_every_weight_is_loaded_and_none_is_missing(exported: Path) -> None:
-    _, report = transformers.OpenAIGPTLMHeadModel.from_pretrained(exported, output_loading_info=True)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-
-
 def shown(pieces: list[str], bad_byte_spoils_its_run: bool) -> str:
     """Returns pieces as text. Single bytes in a row (`<0xE2>`) that are not UTF-8 are one \ufffd each for transformers;
     we keep the characters among them.
@@ -122,16 +90,6 @@ def test_greedy_text_is_ours(checkpoint: Path, exported: Path, theirs: Any) -> N
         assert (found, text) == (shown(pieces, False), shown(pieces, True)), prompt
         equal += found == text
     assert equal > 0, "a text without bad bytes is the same"
-
-
-def test_a_round_trip_keeps_every_bit(checkpoint: Path, exported: Path, tmp_path: Path) -> None:
-    assert import_hf(exported, tmp_path / "back") == []
-    assert equal_bytes(weights(checkpoint), weights(tmp_path / "back"))
-    before, after = manifest.read(checkpoint), manifest.read(tmp_path / "back")
-    assert before["parameters"] == after["parameters"]
-    assert before["probe"] == after["probe"]
-    assert before["hashes"]["tokenizer"] == after["hashes"]["tokenizer"]
-    assert load_checkpoint(tmp_path / "back").config.model == load_checkpoint(checkpoint).config.model
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +218,10 @@ def test_the_card_tells_what_was_exported(exported: Path) -> None:
     card = (exported / "README.md").read_text()
     assert "AutoTokenizer" in card
     assert "gives the ids that the model was trained on" in card
-    assert json.loads((exported / "config.json").read_text())["architectures"] == ["OpenAIGPTLMHeadModel"]
+    config = json.loads((exported / "config.json").read_text())
+    assert config["architectures"] == ["OpenAIGPTLMHeadModel"]
+    assert config["vocab_size"] == 500
+    assert (config["resid_pdrop"], config["embd_pdrop"], config["attn_pdrop"]) == (0.2, 0.0, 0.1)
     saved = safetensors.torch.load_file(exported / huggingface.WEIGHTS)
     assert {value.dtype for value in saved.values()} == {torch.float32}
     assert saved["transformer.tokens_embed.weight"].shape == (500, 32), "padding is stripped"

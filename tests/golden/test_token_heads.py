@@ -38,21 +38,10 @@ def assert_alike(both: Pair, batch: Rows, targets_SBO: Tensor, **labels: Tensor)
     found.backward()
 
 
-def freeze_segment(both: Pair) -> None:
-    """Ours has the row of RoBERTa's only segment in its positions."""
-    if both.family.model_type == "roberta":
-        embeddings = both.theirs.roberta.embeddings
-        segment_1D = embeddings.token_type_embeddings.weight.requires_grad_(False)
-        with torch.no_grad():
-            embeddings.position_embeddings.weight += segment_1D
-            segment_1D.zero_()
-
-
 @pytest.mark.parametrize("stem", STEMS)
 def test_spans_are_theirs(stem: str) -> None:
     head = HeadSpec(2, 1, lm_coefficient=0.0, kind="span")
     both, batch = pair(f"{stem}ForQuestionAnswering", STEMS[stem], head), rows()
-    freeze_segment(both)
     for row, (first, last) in enumerate(SPANS):
         one = alone(batch, row)
         targets_S12 = torch.zeros(int(one.length_B), 1, 2)
@@ -71,7 +60,6 @@ def test_spans_are_theirs(stem: str) -> None:
 def test_tags_are_theirs(stem: str) -> None:
     head = HeadSpec(5, 1, lm_coefficient=0.0, kind="tags")
     both, batch = pair(f"{stem}ForTokenClassification", STEMS[stem], head), rows()
-    freeze_segment(both)
     tags_BS = torch.where(batch.is_real & (batch.tokens_BS % 3 > 0), batch.tokens_BS % 5, IGNORED)
     counted_BS = tags_BS != IGNORED
     targets_BSO = torch.eye(5)[tags_BS.clamp(min=0)] * counted_BS[..., None] / counted_BS.sum()

@@ -74,6 +74,12 @@ def pair(name: str, preset: str, head: HeadSpec | None = None, layers: int | Non
     with torch.no_grad():
         for parameter in theirs.parameters():  # biases and gains away from 0 and 1, so that each one matters
             parameter.add_(torch.randn_like(parameter) * 0.02)
+    if family.model_type == "roberta":  # ours has the row of the only segment in its positions
+        embeddings = theirs.roberta.embeddings
+        segment_1D = embeddings.token_type_embeddings.weight.requires_grad_(False)
+        with torch.no_grad():
+            embeddings.position_embeddings.weight += segment_1D
+            segment_1D.zero_()
     facts = Facts(model.heads, PAD + 1 if family.model_type == "roberta" else 0)
     shapes = architecture(model, model.vocab_size, head).shapes
     if head is not None and head.kind == "linear":
