@@ -31,3 +31,7 @@ def write_corpus(folder: Path, documents: int = 12, lines: int = 40) -> Path:
     rows = [json.dumps({"text": " ".join(sentences(3, seed=100 + number))}) for number in range(30)]
     (folder / "short.jsonl").write_text("\n".join(rows) + "\n")
     return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

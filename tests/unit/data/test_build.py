@@ -22,7 +22,7 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.data.verify import verify_dataset
-from tests.unit.data.corpora import sentences, write_corpus
+from tests.unit.data.corpora import content, sentences, write_corpus
 
 
 def texts_of(path: Path, unwrap: bool = False) -> list[str]:
@@ -48,10 +48,6 @@ def texts_in(dataset: Dataset, name: str, tokenizer: Tokenizer) -> list[str]:
     *documents, rest = np.split(tokens, np.flatnonzero(tokens == tokenizer.eod_id) + 1)
     assert (len(documents), len(rest)) == (stream.documents, 0)
     return [tokenizer.decode(document) for document in documents]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_every_document_is_there_in_order(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from gpt1_ds.data.build import build
 from gpt1_ds.data.verify import verify_dataset
 from tests.helpers.processes import command_of
-from tests.unit.data.corpora import sentences
+from tests.unit.data.corpora import content, sentences
 
 ROOT = Path(__file__).parents[3]
 UNIT_BYTES = 1 << 16
@@ -51,10 +51,6 @@ def expected(corpus: Path, tokenizer_folder: Path, tmp_path_factory: pytest.Temp
     out = tmp_path_factory.mktemp("whole") / "out"
     build([corpus], tokenizer_folder, out, workers=1, validation=0.1, unit_bytes=UNIT_BYTES)
     return content(out)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def start(script: Path, *arguments: object) -> subprocess.Popen[bytes]:

@@ -26,14 +26,10 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import Model, train_tokenizer
 from gpt1_ds.data.verify import verify_dataset
-from tests.unit.data.corpora import sentences, write_corpus
+from tests.unit.data.corpora import content, sentences, write_corpus
 from tools.families import FAMILIES
 
 BOOKS = Path(__file__).parents[4] / "shared" / "data" / "books"
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def documents_in(dataset: Dataset, name: str, tokenizer: Tokenizer) -> list[list[str]]:
@@ -172,18 +168,6 @@ def test_a_damaged_index_is_refused_in_one_line(paragraphs: Path, tokenizer_fold
         path.write_bytes(whole[:at] + b"\xff\xff\xff\x7f" + whole[at + 4 :])
         with pytest.raises(DataError, match=r"build the dataset again"):
             FullSentences(Sentences(Dataset(dataset.folder).split("train")), 32, "hash", 1)
-
-
-def test_windows_of_a_dataset_with_borders_are_those_without(
-    paragraphs: Path, tokenizer_folder: Path, tmp_path: Path
-) -> None:
-    read = []
-    for name, with_borders in (("plain", False), ("out", True)):
-        dataset = build([paragraphs], tokenizer_folder, tmp_path / name, 1, 0.3, split_sentences=with_borders)
-        stream = dataset.split("train")
-        read.append(stream.read(0, stream.tokens).tobytes())
-        open_data(load([], [f"data.path={tmp_path / name}", "model.context=16"]))
-    assert read[0] == read[1]
 
 
 def test_text_of_sentences_needs_borders(paragraphs: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
