@@ -10,23 +10,12 @@ import torch
 import transformers
 
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
-from gpt1_ds.tasks.lines import LineReader
 from tests.helpers.foreign import encoder_tokenizers
-from tests.helpers.served import fields, fine_tune, rows
+from tests.helpers.served import fields, fine_tune, predictor_of, rows
 from tests.helpers.theirs import theirs_of
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
 MODEL = ("model.mask=bidirectional", "model.embedding_norm=true", "model.head=masked", "model.activation=gelu")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_data: Path) -> Path:
-    return tiny_data.parent / "tokenizer"
 
 
 @pytest.mark.parametrize(
@@ -35,8 +24,7 @@ def tokenizer(tiny_data: Path) -> Path:
 def test_a_fine_tuned_gpt2_has_our_scores(shape: str, name: str, tokenizer: Path, tmp_path: Path) -> None:
     run = fine_tune(shape, tokenizer, tmp_path / "run", "model.norm=pre", "train.steps=2")
     huggingface.export(run, tmp_path / "out")
-    predictor = Predictor(load_checkpoint(run))
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    predictor, reader = predictor_of(run)
     examples = [fields(shape, row) for row in rows(shape, 5)]
     wanted = predictor.scores([reader.of_fields(example) for example in examples])
     model, auto = theirs_of(tmp_path / "out", name), transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -73,9 +61,8 @@ def test_a_fine_tuned_encoder_has_our_scores(shape: str, stem: str, symbols: dic
     words = (*ENCODERS[stem], "model.context=40", "train.steps=12", "train.epochs=null")
     run = fine_tune(shape, symbols[stem.lower()], tmp_path / "run", *words)
     huggingface.export(run, tmp_path / "out")
-    predictor = Predictor(load_checkpoint(run))
+    predictor, reader = predictor_of(run)
     assert predictor.settings.lm_coefficient == 0
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
     examples = [fields(shape, row) for row in rows(shape, 5)]
     if shape != "choice":
         examples.append([" ".join(["file"] * 60), *examples[0][1:]])  # is cut

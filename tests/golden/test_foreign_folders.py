@@ -28,15 +28,11 @@ from gpt1_ds.data.tokenizers import imports
 from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS
 from gpt1_ds.evaluation.embed import Embedder, normalised
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
-from gpt1_ds.tasks.lines import LineReader
 from tests.helpers.foreign import import_hf
+from tests.helpers.served import predictor_of
 from tests.unit.data.tokenizers.t5_files import spiece_model
 from tests.unit.data.tokenizers.test_tokenizer_json import llama, unigram, wordlevel
-
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 
 Make = Callable[[Path], None]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -499,8 +495,7 @@ def test_scores_of_a_cross_encoder(limit: int | None, tmp_path: Path) -> None:
     (told,) = import_hf(tmp_path / "theirs", tmp_path / "out", task="pair")
     assert told == "a score is the output of its head: the Sigmoid that CrossEncoder applies to it is left out"
     pairs = [("ab caf", "user ab"), ("a", "café covid19 漢字 user ab"), ("user ab user ab", "ab user")]
-    predictor = Predictor(load_checkpoint(tmp_path / "out"))
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    predictor, reader = predictor_of(tmp_path / "out")
     found = predictor.scores([reader.of_fields([*pair]) for pair in pairs])[:, 0]
     wanted = theirs.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
     assert np.ptp(wanted) > 0.05, "the texts matter"

@@ -21,9 +21,6 @@ from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import SMALL, make_checkpoint
 from tests.helpers.theirs import GPT2
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
 T5 = ["model.layers=2", "model.width=48", "model.heads=4", "model.head_width=16", "model.ffn=96", "model.context=64"]
 MODELS = {"gpt1": SMALL, "gpt2": GPT2, "t5": replace(load(["model/t5_v1_1_base"], T5).model, vocab_size=None)}
 TOKENS = 14

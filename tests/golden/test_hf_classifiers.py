@@ -15,21 +15,13 @@ import transformers
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import load_carried
 from gpt1_ds.data.tokenizers import tokenizer_json
-from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
-from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tracking.record import of_models
 from tests.helpers.foreign import encoder_tokenizers, import_hf
-from tests.helpers.served import SENTENCE
-from tests.helpers.theirs import theirs_of
+from tests.helpers.served import SENTENCE, predictor_of
+from tests.helpers.theirs import random_encoder, theirs_of
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-CONTEXT = 160
 TEXTS = (["a list of names", "no object"], ["an error", "two arguments or an error"], ["the module", "file"])
 NLI = ["contradiction", "entailment", "neutral"]  # not in the order of the registry
 FOUND = {
@@ -49,23 +41,8 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def make_theirs(name: str, tokenizer: Path, source: Path, **settings: Any) -> Any:
-    """A model of transformers with random weights, and its folder."""
-    family = name.split()[0].split("For")[0]
-    vocabulary = huggingface.load_tokenizer(tokenizer)
-    pad = vocabulary.special_ids.require("pad", "a test")
-    offset = {"Roberta": {"max_position_embeddings": CONTEXT + pad + 1, "type_vocab_size": 1}}.get(family, {})
-    config = getattr(transformers, f"{family}Config")(
-        **SIZES, **settings, **{"vocab_size": vocabulary.vocab_size, "max_position_embeddings": CONTEXT, **offset},
-        pad_token_id=pad, layer_norm_eps=1e-5,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    kind = "MultipleChoice" if "Multiple" in name else "SequenceClassification"
-    model = getattr(transformers, f"{family}For{kind}")(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.save_pretrained(source)
-    return model
+    kind = name.split()[0]
+    return random_encoder(kind if "For" in kind else f"{kind}ForSequenceClassification", tokenizer, source, **settings)
 
 
 @pytest.mark.parametrize("name", list(FOUND))
@@ -77,10 +54,9 @@ def test_scores_are_theirs_and_a_second_export_is_the_first(
     model = make_theirs(name, tokenizer, tmp_path / "theirs", **settings)
     remarks = import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizer, task)
     assert len(remarks) == (name == "Roberta qqp"), "classes without names are pointed out"
-    predictor = Predictor(load_checkpoint(tmp_path / "ours"))
+    predictor, reader = predictor_of(tmp_path / "ours")
     assert predictor.task.labels == labels
     assert predictor.settings.head_dropout == settings.get("classifier_dropout", 0.1)
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
     count = 4 if task == "copa" else len(reader.fields)
     assert count == {"single": 1, "copa": 4}.get(task, 2)
     rows = [text[:count] if count < 3 else [text[0], "cause", *text[:2]] for text in TEXTS]
@@ -108,8 +84,7 @@ def test_it_is_evaluated(tokenizers: dict[str, Path], tmp_path: Path) -> None:
     """On files whose columns are called as those of lines for `predict`."""
     model = make_theirs("Roberta", tokenizers["roberta"], tmp_path / "theirs", id2label={0: "oui", 1: "non"})
     import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["roberta"], "single")
-    predictor = Predictor(load_checkpoint(tmp_path / "ours"))
-    reader = LineReader(predictor.task, predictor.settings, "text")
+    predictor, reader = predictor_of(tmp_path / "ours", "text")
     texts = [" ".join(SENTENCE.split()[first : first + 5]) for first in range(8)]
     numbers = predictor.scores([reader.of_fields([text]) for text in texts]).argmax(1).tolist()
     given = [model.config.id2label[number] for number in numbers]

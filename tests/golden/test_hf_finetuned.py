@@ -24,12 +24,9 @@ from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.interop.hf_task import move_bias
 from gpt1_ds.tasks.encoding import encode
-from gpt1_ds.tasks.lines import LineReader
 from tests.helpers.foreign import import_hf, master
-from tests.helpers.served import fields, fine_tune, rows
-
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
+from tests.helpers.served import fields, fine_tune, predictor_of, rows
+from tests.helpers.theirs import theirs_of
 
 TOLERANCE = 2e-5
 Runs = Callable[[str], Path]
@@ -49,17 +46,14 @@ def exported(fine_tuned: Runs, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 def ours(run: Path, shape: str) -> tuple[Predictor, list[list[str]], np.ndarray]:
     """(the model, the fields of dev's examples, its scores of them)."""
-    predictor = Predictor(load_checkpoint(run))
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    predictor, reader = predictor_of(run)
     examples = [fields(shape, row) for row in rows(shape, 41)]
     return predictor, examples, predictor.scores([reader.of_fields(example) for example in examples])
 
 
 def load(folder: Path, name: str) -> tuple[Any, Any]:
     """(tokenizer, model), every weight of which is in the folder."""
-    model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
-    return transformers.AutoTokenizer.from_pretrained(folder), model.eval()
+    return transformers.AutoTokenizer.from_pretrained(folder), theirs_of(folder, name)
 
 
 @torch.no_grad()
@@ -119,9 +113,8 @@ def test_the_readme_does_what_predict_does(
     texts = ["It was read by many.", *(["Many read it."] if shape != "single" else [])]
     if shape in ("choice", "question"):
         texts = ["It was read.", *(["What?"] if shape == "question" else []), *(f"choice {n}" for n in (1, 2, 3))]
-    predictor = Predictor(load_checkpoint(fine_tuned(shape)))
-    example = LineReader(predictor.task, predictor.settings, "tsv").of_fields(texts)
-    wanted = json.loads(predictor.lines([example], as_json=True)[0])
+    predictor, reader = predictor_of(fine_tuned(shape))
+    wanted = json.loads(predictor.lines([reader.of_fields(texts)], as_json=True)[0])
     if shape == "regression":
         assert found == pytest.approx(wanted["score"], abs=1e-5)
     elif shape != "question":  # the card's example has no question
@@ -141,10 +134,10 @@ def test_their_pipeline_needs_no_more(fine_tuned: Runs, exported: Callable[[str]
 def test_their_tokenizer_lays_inputs_out_as_we_do(fine_tuned: Runs, exported: Callable[[str], Path]) -> None:
     loaded = load_checkpoint(fine_tuned("pair"))
     assert loaded.task is not None
-    predictor = Predictor(loaded)
+    _, reader = predictor_of(fine_tuned("pair"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported("pair"))
     for pair in (["a  b", "<extract><start>"], ["\t<unk>\u00e9\U0001f600", "c"], [".", "<delimiter> x"]):
-        example = LineReader(predictor.task, predictor.settings, "tsv").of_fields(pair)
+        example = reader.of_fields(pair)
         encoded = encode(loaded.task, [example], loaded.tokenizer, 160)
         assert tokenizer(*example.texts)["input_ids"] == encoded.tokens.tolist()
     single = transformers.AutoTokenizer.from_pretrained(exported("single"))

@@ -12,15 +12,10 @@ import transformers
 
 from gpt1_ds import load
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import encoder_tokenizers, import_hf
+from tests.helpers.theirs import random_encoder
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-CONTEXT = 160
 TAGS = ["O", "B-x", "I-x"]
 CLASSES = {
     "BertForQuestionAnswering": "squad2",
@@ -36,23 +31,14 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def make_theirs(name: str, tokenizer: Path, folder: Path) -> Any:
-    """A model of transformers with random weights, and its folder."""
-    vocabulary = load_tokenizer(tokenizer)
-    pad = vocabulary.special_ids.require("pad", "a test")
-    positions = {"max_position_embeddings": CONTEXT + pad + 1, "type_vocab_size": 1} if "Roberta" in name else {}
+    if "Question" in name:
+        return random_encoder(name, tokenizer, folder, seed=2)
     tags = {"id2label": dict(enumerate(TAGS)), "label2id": {tag: number for number, tag in enumerate(TAGS)}}
-    settings = {"vocab_size": vocabulary.vocab_size, "pad_token_id": pad, "layer_norm_eps": 1e-5, **SIZES}
-    settings |= {"max_position_embeddings": CONTEXT, **positions, **(tags if "Token" in name else {})}
-    torch.manual_seed(2)
-    config = getattr(transformers, f"{name.partition('For')[0]}Config")(**settings)
-    model = getattr(transformers, name)(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-        if "Token" in name:  # so that the words decide
-            model.base_model.embeddings.word_embeddings.weight.mul_(10)
-            model.base_model.encoder.layer[-1].output.LayerNorm.bias.zero_()
-            model.classifier.bias.zero_()
+    model = random_encoder(name, tokenizer, folder, seed=2, **tags)
+    with torch.no_grad():  # so that the words decide
+        model.base_model.embeddings.word_embeddings.weight.mul_(10)
+        model.base_model.encoder.layer[-1].output.LayerNorm.bias.zero_()
+        model.classifier.bias.zero_()
     model.save_pretrained(folder)
     return model
 

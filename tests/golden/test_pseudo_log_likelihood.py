@@ -20,8 +20,6 @@ from tests.helpers.foreign import make_checkpoint
 from tests.helpers.theirs import BERT, ROBERTA, theirs_of
 from tests.unit.data.corpora import sentences
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 MODELS = {"BertForMaskedLM": (BERT, "wordpiece", {}), "RobertaForMaskedLM": (ROBERTA, "gpt2-bpe", {"masks": True})}
 
 

@@ -22,6 +22,10 @@ from tests.helpers.served import SENTENCE
 
 PROVENANCE = {"code": "0" * 16, "version": "0"}
 SMALL = ModelConfig(layers=2, width=32, heads=4, context=48, residual_dropout=0.2, embedding_dropout=0.0)
+ENCODER = ModelConfig(
+    **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
+    **{"head": "masked", "activation": "gelu", "segments": 2},
+)
 
 
 def random_weights(

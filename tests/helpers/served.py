@@ -6,7 +6,10 @@ import json
 import random
 from pathlib import Path
 
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.launcher import launch
+from gpt1_ds.tasks.lines import Format, LineReader
 from gpt1_ds.training.configuration import finetune_config
 from tools.small_tasks import COLUMNS, KIND
 
@@ -59,6 +62,12 @@ def fields(shape: str, row: dict[str, object]) -> list[str]:
     choices = row.get("c", [])
     assert isinstance(choices, list)
     return texts + choices
+
+
+def predictor_of(checkpoint: Path, form: Format = "tsv") -> tuple[Predictor, LineReader]:
+    """The model as it serves, and what reads examples for it from the fields of lines of this form."""
+    predictor = Predictor(load_checkpoint(checkpoint))
+    return predictor, LineReader(predictor.task, predictor.settings, form)
 
 
 def labels(run: Path, split: str = "dev") -> list[str]:

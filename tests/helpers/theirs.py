@@ -19,6 +19,7 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import Config, load
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop.families.family import Facts, Family
 from gpt1_ds.interop.families.registry import FAMILIES
 from gpt1_ds.interop.imported import our_weights
@@ -31,6 +32,7 @@ NO_DROPOUT = [f"model.{kind}_dropout=0" for kind in ("residual", "embedding", "a
 VOCABULARY = 1000
 PAD = 1
 POSITIONS = 40  # of a batch for an export
+CONTEXT = 160  # of a random encoder
 GPT2 = replace(SMALL, norm="pre", init="residual", ffn=96, norm_eps=1e-6)
 ENCODER: dict[str, Any] = {"embedding_dropout": 0.2, "mask": "bidirectional", "embedding_norm": True, "head": "masked"}
 BERT = replace(SMALL, **ENCODER, segments=2, activation="gelu_tanh", norm_eps=1e-12)
@@ -141,3 +143,23 @@ def theirs_of(folder: Path, name: str) -> Any:
     model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
     return model.eval()
+
+
+def random_encoder(name: str, tokenizer: Path, folder: Path, seed: int = 0, **settings: Any) -> Any:
+    """transformers' class `name` of BERT or RoBERTa for the ids of `tokenizer`, random weights, and its folder."""
+    vocabulary = load_tokenizer(tokenizer)
+    pad = vocabulary.special_ids.require("pad", "a test")
+    roberta = {"max_position_embeddings": CONTEXT + pad + 1, "type_vocab_size": 1}
+    sizes = {
+        **{"vocab_size": vocabulary.vocab_size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        **{"intermediate_size": 64, "max_position_embeddings": CONTEXT, "layer_norm_eps": 1e-5, "pad_token_id": pad},
+        **(roberta if "Roberta" in name else {}),
+    }
+    config = getattr(transformers, f"{name.partition('For')[0]}Config")(**sizes, **settings)
+    torch.manual_seed(seed)
+    model = getattr(transformers, name)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder)
+    return model

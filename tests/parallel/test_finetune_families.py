@@ -20,19 +20,14 @@ from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.restore import has_pooler
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config import ModelConfig
 from gpt1_ds.model.names import ParameterInfo, initial_value
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
-from tests.helpers.foreign import make_checkpoint, master
+from tests.helpers.foreign import ENCODER, make_checkpoint, master
 from tools import small_tasks
 
 STEPS = 8
-ENCODER = ModelConfig(
-    **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
-    **{"head": "masked", "activation": "gelu"},
-)
-MODELS = {"segments": replace(ENCODER, segments=2), "no segments": ENCODER}
+MODELS = {"segments": ENCODER, "no segments": replace(ENCODER, segments=0)}
 CASES = [
     *(("segments", "pair", layout) for layout in ("tp2", "pp2")),
     *(("segments", "regression", layout) for layout in ("tp2-pp2", "zero3")),

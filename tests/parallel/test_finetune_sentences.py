@@ -13,21 +13,17 @@ import pytest
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.config import ModelConfig, load_carried
+from gpt1_ds.config import load_carried
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.launcher import launch
 from gpt1_ds.tracking.record import of_models
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
-from tests.helpers.foreign import make_checkpoint
+from tests.helpers.foreign import ENCODER, make_checkpoint
 from tools import small_tasks
 
 STEPS = 5
-ENCODER = ModelConfig(
-    **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
-    **{"head": "masked", "activation": "gelu", "segments": 2},
-)
 LAYOUTS = {
     "one": (1, []),
     "tp2-sequence": (2, ["parallel.tensor=2", "parallel.sequence=true"]),

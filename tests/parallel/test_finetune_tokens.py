@@ -12,19 +12,14 @@ import pytest
 
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import ModelConfig
 from gpt1_ds.launcher import launch
 from gpt1_ds.tasks.metrics import read_submission
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
-from tests.helpers.foreign import make_checkpoint
+from tests.helpers.foreign import ENCODER, make_checkpoint
 from tools import runs, small_tasks
 
 STEPS = 8
-ENCODER = ModelConfig(
-    **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
-    **{"head": "masked", "activation": "gelu", "segments": 2},
-)
 CASES = [
     *(("span", layout) for layout in ("tp2-sequence", "pp2", "tp2-pp2", "zero3")),
     *(("tagging", layout) for layout in ("tp2", "zero2", "whole", "zero3")),

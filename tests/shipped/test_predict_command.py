@@ -16,12 +16,9 @@ import numpy as np
 import pytest
 
 from gpt1_ds.cli import main
-from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.evaluation.predict import Predictor
-from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tracking.record import of_models
 from tests.helpers.foreign import make_checkpoint
-from tests.helpers.served import fields, labels, rows
+from tests.helpers.served import fields, labels, predictor_of, rows
 
 ROOT = Path(__file__).parents[2]
 Runs = Callable[[str], Path]
@@ -63,8 +60,7 @@ def test_ten_thousand_lines_of_a_pipe(fine_tuned: Runs, tmp_path: Path) -> None:
     found = [line.split("\t") for line in many.with_suffix(".out").read_text().splitlines()]
     assert len(found) == len(texts)
     assert many.with_suffix(".out").read_bytes().startswith(few.with_suffix(".out").read_bytes()[:-20])
-    predictor = Predictor(load_checkpoint(run))
-    reader = LineReader(predictor.task, predictor.settings, "text")
+    predictor, reader = predictor_of(run, "text")
     for number in range(0, len(texts), 97):
         (alone,) = predictor.lines([reader.of_fields([texts[number]])], as_json=False)
         assert found[number][0] == alone.split("\t")[0], number

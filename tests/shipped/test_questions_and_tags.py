@@ -13,13 +13,9 @@ import transformers
 
 from gpt1_ds.commands import guide
 from gpt1_ds.config import ModelConfig
-from tests.helpers.foreign import make_checkpoint
+from tests.helpers.foreign import ENCODER, make_checkpoint
 from tools.cluster import Result
 
-ENCODER = ModelConfig(
-    **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
-    **{"head": "masked", "activation": "gelu", "segments": 2},
-)
 WRITER = ModelConfig(
     **{"kind": "encoder_decoder", "layers": 2, "width": 32, "heads": 2, "head_width": 12, "context": 64},
     **{"norm": "pre", "norm_kind": "rms", "norm_eps": 1e-6, "positions": "relative", "biases": False, "init": "t5"},

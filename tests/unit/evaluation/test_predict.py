@@ -26,7 +26,7 @@ from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.training.configuration import finetune_config
 from tests.helpers.foreign import make_checkpoint
-from tests.helpers.served import COLUMNS, SETTINGS, fields, fine_tune, labels, rows
+from tests.helpers.served import COLUMNS, SETTINGS, fields, fine_tune, labels, predictor_of, rows
 from tools.small_tasks import make_task
 
 SHAPES = sorted(COLUMNS)
@@ -36,8 +36,7 @@ Runs = Callable[[str], Path]
 @pytest.mark.parametrize("shape", SHAPES)
 def test_predictions_are_the_runs_own_and_those_of_each_alone(shape: str, fine_tuned: Runs) -> None:
     run = fine_tuned(shape)
-    predictor = Predictor(load_checkpoint(run))
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    predictor, reader = predictor_of(run)
     examples = [reader.of_fields(fields(shape, row)) for row in rows(shape, 41)]
     together = predictor.scores(examples)
     alone = np.concatenate([predictor.scores([example]) for example in examples])
@@ -74,8 +73,7 @@ def test_python_says_what_lines_say(fine_tuned: Runs) -> None:
 
 def test_json_lines_say_what_the_scores_are(fine_tuned: Runs) -> None:
     for shape in ("single", "regression", "choice"):
-        predictor = Predictor(load_checkpoint(fine_tuned(shape)))
-        reader = LineReader(predictor.task, predictor.settings, "tsv")
+        predictor, reader = predictor_of(fine_tuned(shape))
         example = reader.of_fields(fields(shape, rows(shape, 41)[0]))
         (line,), (plain,) = predictor.lines([example], as_json=True), predictor.lines([example], as_json=False)
         found, scores = json.loads(line), torch.from_numpy(predictor.scores([example]))[0]
@@ -178,8 +176,7 @@ def test_a_line_without_end_is_not_held(tmp_path: Path) -> None:
 
 
 def test_what_precedes_a_bad_line_is_given_first(fine_tuned: Runs) -> None:
-    predictor = Predictor(load_checkpoint(fine_tuned("pair")))
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    predictor, reader = predictor_of(fine_tuned("pair"))
     found = predict_lines(predictor, reader, "x.tsv", [[b"a\tb"], [b"c\td", b"e\tf", b"g", b"h\ti"]], as_json=False)
     assert [len(next(found)) for _ in range(2)] == [1, 2]
     with pytest.raises(DataError, match=r"x.tsv line 4: 1 field where 2 are expected: text, text2"):
@@ -215,8 +212,7 @@ def test_what_is_no_answer_is_the_runs_own_choice(
     question = json.loads((tmp_path / "ask" / "dev.jsonl").read_text().splitlines()[0])
 
     def said(path: Path) -> float:
-        predictor = Predictor(load_checkpoint(path))
-        reader = LineReader(predictor.task, predictor.settings, "tsv")
+        predictor, reader = predictor_of(path)
         predictor.predict([reader.of_fields([question["question"], question["context"]])])
         return predictor._threshold
 

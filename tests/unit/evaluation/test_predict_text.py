@@ -13,12 +13,9 @@ import pytest
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.cli import main
-from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
-from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tracking.record import of_models
-from tests.helpers.served import fields, fine_tune, labels, rows
+from tests.helpers.served import fields, fine_tune, labels, predictor_of, rows
 
 T5 = ["model.kind=encoder_decoder", "model.norm=pre", "model.norm_kind=rms", "model.norm_eps=1e-6", "model.init=t5"]
 T5 += ["model.positions=relative", "model.biases=false", "model.attention_scale=one", "model.activation=relu"]
@@ -41,8 +38,7 @@ def run(span_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize("shape", CASES)
 def test_predictions_are_the_runs_own_and_those_of_each_alone(shape: str, run: Run) -> None:
-    predictor = Predictor(load_checkpoint(run(shape)))
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    predictor, reader = predictor_of(run(shape))
     examples = [reader.of_fields(fields(shape, row)) for row in rows(shape, 41)]
     together = predictor.scores(examples)
     alone = np.concatenate([predictor.scores([example]) for example in examples[:9]])
