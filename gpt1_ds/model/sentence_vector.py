@@ -81,8 +81,12 @@ class SentenceVector:
         return "+".join(self.pooling) + "".join(f", {step.kind}" for step in self.steps)
 
     def of_states(self, hidden_SBD: Tensor, length_B: Tensor, tensor: TensorParallel) -> Tensor:
-        """fp32 [B, F]: the vector of each row, of its first `length_B` states."""
-        vector_BF = torch.cat([pooled(hidden_SBD, length_B, mode, tensor) for mode in self.pooling], dim=-1)
+        """fp32 [B, F]: the vector of each row, of its first `length_B` states. Zeros stand for those of no states: a
+        tokenizer that puts nothing around an empty text gives it no tokens.
+        """
+        at_least_one_B = length_B.clamp(min=1)
+        vector_BF = torch.cat([pooled(hidden_SBD, at_least_one_B, mode, tensor) for mode in self.pooling], dim=-1)
+        vector_BF = vector_BF * (length_B > 0).unsqueeze(-1)
         for number, step in enumerate(self.steps):
             vector_BF = self._done(vector_BF, number, step)
         return vector_BF

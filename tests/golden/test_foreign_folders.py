@@ -411,6 +411,9 @@ VECTORS: dict[str, Make] = {
     "dot": partial(sentence, after=pooled("mean"), similarity_fn_name="dot"),
     "roberta": partial(sentence, after=pooled("mean"), family="roberta"),
     "gpt2-last": partial(sentence, after=pooled("lasttoken"), family="gpt2"),
+    "gpt2-without-tokens": partial(  # of the text "", which this tokenizer puts nothing around
+        sentence, after=then(dense, modes=("mean", "mean_sqrt_len_tokens", "weightedmean")), family="gpt2"
+    ),
     "first-versions": moved,
 }
 REFUSED_VECTORS: dict[str, tuple[Make, str]] = {
