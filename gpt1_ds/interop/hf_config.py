@@ -61,9 +61,11 @@ def generation_config(tokenizer: Tokenizer, model: ModelConfig, written: Written
     """
     never = set(tokenizer.special_ids.present().values()) - {tokenizer.eod_id}
     suppressed = {"suppress_tokens": sorted(never)} if never else {}
-    first = {"bos_token_id": tokenizer.eod_id}
+    first: dict[str, Any] = {"bos_token_id": tokenizer.eod_id}
     if model.kind == "encoder_decoder":
         first = {"decoder_start_token_id": tokenizer.pad_id, "pad_token_id": tokenizer.pad_id}
+        if model.blocks[1] > model.blocks[0]:
+            first["use_cache"] = False  # transformers makes a cache for each block of the encoder, too few for these
     return {**first, "eos_token_id": tokenizer.eod_id, **suppressed, **({} if written is None else _how(written))}
 
 

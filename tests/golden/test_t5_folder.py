@@ -57,6 +57,20 @@ def test_twenty_answers_are_theirs(folders: list[Path]) -> None:
     assert len(set(written)) >= 15, "the answers depend on their sources"
 
 
+def test_a_decoder_that_is_deeper_than_its_encoder_writes(span_data: Path, tmp_path: Path) -> None:
+    """transformers' caches have no place for it, so the export says that none are used."""
+    model = load(["model/t5_base"], [*SMALL, "model.layers=1", "model.decoder_layers=2"]).model
+    tokenizer = span_data.parent / "tokenizer"
+    checkpoint = make_checkpoint(tmp_path / "ours", tokenizer, replace(model, vocab_size=None), seed=1)
+    huggingface.export(checkpoint, tmp_path / "theirs")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "theirs")
+    loaded = load_checkpoint(checkpoint)
+    source = "a list of names <extra_id_0> is returned."
+    ids = torch.tensor([[*encode_sentinels(loaded.tokenizer, source), loaded.tokenizer.eod_id]])
+    found = theirs.generate(ids, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
+    assert decode_sentinels(loaded.tokenizer, found) == answer(loaded, source, Sampling(tokens=8, temperature=0))
+
+
 def test_their_tokenizer_has_our_ids(folders: list[Path]) -> None:
     spelled = transformers.AutoTokenizer.from_pretrained(folders[1])
     ours = load_tokenizer(folders[0] / "tokenizer")
