@@ -45,9 +45,9 @@ EDGES = {bidirectional: _edges(bidirectional) for bidirectional in (True, False)
 
 
 def bucket(distance_D: Tensor, bidirectional: bool) -> Tensor:
-    """Returns the bucket of key minus query position. Without `bidirectional` all later keys, which are not seen, share
-    bucket 0. Python's numbers alone are compared with: a tensor of them would be a copy to the device, which a CUDA
-    graph cannot hold.
+    """Returns the bucket of key minus query position. Without `bidirectional` all later keys share bucket 0; only those
+    of a prefix are seen. Python's numbers alone are compared with: a tensor of them would be a copy to the device,
+    which a CUDA graph cannot hold.
     """
     if not bidirectional:
         return _edges_passed((-distance_D).clamp(min=0), EDGES[False])
