@@ -66,6 +66,8 @@ def explain(error: OSError) -> UserError | None:
         name = error.filename2 or name  # of two, what was written
     shown = _TEMPORARY.sub(r"\1", os.fsdecode(name)) if isinstance(name, (str, bytes)) else ""
     subject = f"{shown}: " if shown else ""
+    if number == errno.EACCES and shown and (closed := _closed(Path(shown))):
+        return UserError(f"{subject}permission denied: {closed}; ask for access, or name another place")
     if number in _WRONG:
         return UserError(f"{subject or 'a file: '}{_WRONG[number]}")
     if number in _PASSING:
@@ -75,6 +77,24 @@ def explain(error: OSError) -> UserError | None:
     if number == errno.ENOENT and _is_nowhere():
         return UserError("the current folder was deleted; change to one that is there (cd)")
     return None
+
+
+def _closed(path: Path) -> str:
+    """Whose the part of `path` is that this process may not read or enter; empty where it may, so that it wrote."""
+    with contextlib.suppress(OSError):
+        real = Path(os.path.realpath(path))
+        for part in (*reversed(real.parents), real):
+            right = os.R_OK if part == real else os.X_OK
+            if os.path.lexists(part) and not os.access(part, right, effective_ids=True):
+                return f"{part} is {owner_of(part)}'s and closed to you"
+    return ""
+
+
+def owner_of(path: Path) -> str:
+    """The name of the person whose file this is, for a line."""
+    with contextlib.suppress(OSError, KeyError):
+        return path.owner()
+    return "somebody"
 
 
 def _is_nowhere() -> bool:

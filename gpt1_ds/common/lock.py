@@ -25,7 +25,7 @@ from typing import Any
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, LockedError, UserError
-from gpt1_ds.common.files import explain, naming
+from gpt1_ds.common.files import explain, naming, owner_of
 
 HEARTBEAT_SECONDS = 5.0
 GUARD_SECONDS = 5.0  # that looking at a lock may keep others from looking
@@ -157,8 +157,8 @@ class RunLock:
             return None
         except PermissionError:
             raise LaunchError(
-                f"{self.path}: is {_owner(self.path)}'s, who did not share it (run.share=group); ask for it, or choose "
-                "another run.name"
+                f"{self.path}: is {owner_of(self.path)}'s, who did not share it (run.share=group); ask for it, or "
+                "choose another run.name"
             ) from None
         except OSError as error:
             problem = explain(error) or LaunchError(f"{self.path}: {error.strerror}; choose another run.name")
@@ -297,12 +297,6 @@ def _is_running(holder: Holder) -> bool:
 def _age(holder: Holder) -> float:
     """Seconds since the last heartbeat, if the holder's clock is right."""
     return time.time() - float(holder.get("heartbeat", 0))
-
-
-def _owner(path: Path) -> str:
-    with contextlib.suppress(OSError, KeyError):
-        return path.owner()
-    return "somebody"
 
 
 def _start_time(pid: int) -> str | None:

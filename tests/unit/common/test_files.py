@@ -2,6 +2,8 @@ import errno
 import json
 import os
 import pickle
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,36 @@ def test_system_errors_are_explained() -> None:
     assert str(explained) == "a file: this process has as many files open as it may; raise the limit (`ulimit -n`)"
     explained = explain(OSError(errno.EROFS, "", "/ro/.tok.03a88c3d.tmp/model"))
     assert str(explained) == "/ro/tok/model: read-only file system; choose a place you may write to"
+
+
+@pytest.fixture
+def anybody() -> Iterator[Path]:
+    """A folder that all may enter; the test runs as a user who may not do everything."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        Path(made).chmod(0o777)
+        me = os.geteuid()
+        os.seteuid(me or 12345)
+        yield Path(made)
+        os.seteuid(me)
+
+
+def test_what_is_closed_is_named_with_its_owner(anybody: Path) -> None:
+    closed, file = anybody / "closed", anybody / "file"
+    file.write_text("")
+    (anybody / "link").symlink_to(closed / "config.yaml")
+    closed.mkdir()
+    file.chmod(0)
+    closed.chmod(0)
+    for path, part in ((closed / "config.yaml", closed), (anybody / "link", closed), (file, file)):
+        with pytest.raises(PermissionError) as caught:
+            path.read_text()
+        told = str(explain(caught.value))
+        assert told.startswith(f"{path}: permission denied: {part} is "), told
+        assert told.endswith("'s and closed to you; ask for access, or name another place")
+    closed.chmod(0o500)
+    with pytest.raises(PermissionError) as caught:
+        (closed / "new").write_text("")
+    assert str(explain(caught.value)) == f"{closed / 'new'}: permission denied; choose a place you may write to"
 
 
 def test_a_deleted_current_folder_is_one_line(
