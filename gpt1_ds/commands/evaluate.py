@@ -13,6 +13,7 @@ from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.log import say
+from gpt1_ds.common.rundir import share_as
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
@@ -55,6 +56,8 @@ def _evaluate(options: argparse.Namespace, folder: Path) -> int:
     default = str(run / "eval.json") if (run / "config.yaml").exists() else None
     name = default if options.out is None else options.out
     ConfigError.raise_all(shared.unusable("--out", name))
+    if options.out is None:
+        share_as(run)
     if options.points is not None and not options.every:
         raise ConfigError(f"--points={options.points}: thins what --every takes; add --every")
     folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]

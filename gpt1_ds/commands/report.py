@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.rundir import share_as
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +19,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.report.page import write_report
     from gpt1_ds.report.study_page import is_study, write_study
 
+    share_as(Path(options.out or options.runs[0]))
     studies = [Path(run) for run in options.runs if is_study(Path(run))]
     if studies:
         if len(options.runs) > 1 or options.out:

@@ -12,6 +12,7 @@ from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import append
+from gpt1_ds.common.rundir import share_as
 from gpt1_ds.common.text import shown
 from gpt1_ds.launcher import libraries
 
@@ -84,6 +85,7 @@ def _keep(loaded: Loaded, prompt: str, text: str) -> None:
     run = loaded.folder.parent.parent
     if not (run / "config.yaml").exists():
         return
+    share_as(run)
     try:
         append(run / "samples.jsonl", json.dumps({"step": loaded.step, "prompt": prompt, "text": text}) + "\n")
     except OSError as error:

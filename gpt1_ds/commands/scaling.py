@@ -14,6 +14,7 @@ from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError, DataError, UserError
 from gpt1_ds.common.log import say
+from gpt1_ds.common.rundir import share_as
 from gpt1_ds.common.text import amount, count, parse_count
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _fit(options: argparse.Namespace) -> int:
         raise DataError(f"{file}: is not here; make it with gpt1-ds scaling run, or with scaling collect")
     out = Path(options.out) if options.out else file.parent
     record, rows = fit_file(file, options.form, options.loss, options.draws, _given(options.at), options.seed)
+    share_as(out)
     write_fit(out, record, rows)
     if options.study is not None:
         _publish(file.parent, record, rows, None if out == file.parent else [])
@@ -307,6 +309,7 @@ def _collect(options: argparse.Namespace) -> int:
     if options.missing:
         sweep.check()
         code = runner.run(sweep, 1, lambda: None)
+    share_as(sweep.folder)
     rows = scaling_sweep.collect(sweep, options.growing)
     ended = Counter(row["outcome"] for row in rows)
     counted = ", ".join(f"{number} {name}" for name, number in ended.items())
@@ -323,7 +326,9 @@ def _report(options: argparse.Namespace) -> int:
     from gpt1_ds.report.scaling_page import write_scaling_report
     from gpt1_ds.sweep.scaling_trials import study_folder
 
-    print(write_scaling_report(study_folder(options.study, options.overrides)))
+    folder = study_folder(options.study, options.overrides)
+    share_as(folder)
+    print(write_scaling_report(folder))
     return 0
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,16 +51,16 @@ class RunDir:
         """Make the folder. `private` is for its owner alone, `group` also lets the group read and write; a `job` of
         SLURM writes notes in its slurm/.
         """
-        os.umask(0o077 if share == "private" else 0o007)
         self.check_place()
-        for folder in (self.path, self.checkpoints, self.logs, *([self.slurm] if job else [])):
-            folder.mkdir(parents=True, exist_ok=True)
+        restrict(self.path, share)
+        for folder in (self.checkpoints, self.logs, *([self.slurm] if job else [])):
+            folder.mkdir(exist_ok=True)
 
     def create_for_jobs(self, share: str) -> None:
         """Make the folder of jobs that are no run's, of an evaluation for example."""
-        os.umask(0o077 if share == "private" else 0o007)
         self.check_place()
-        self.slurm.mkdir(parents=True, exist_ok=True)
+        restrict(self.path, share)
+        self.slurm.mkdir(exist_ok=True)
 
     def check_place(self) -> None:
         """Raise ConfigError or OSError where this run folder cannot be made, or everybody may write there."""
@@ -107,6 +108,25 @@ class RunDir:
         with contextlib.suppress(OSError):
             append(self.events, "".join(self._pending))
             self._pending.clear()
+
+
+def restrict(folder: Path, share: str) -> None:
+    """Make a folder for its owner alone (`private`), or for the group too (`group`), as is all that this process writes
+    from now on. What lies above a private one is as open as the person makes folders: runs of a group may come there.
+    """
+    if share == "private":
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    os.umask(0o077 if share == "private" else 0o007)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def share_as(folder: Path) -> None:
+    """What this process writes from now on is for the group too where `folder` is: another person's page or samples in
+    a run of `run.share=group` could be replaced by nobody else.
+    """
+    with contextlib.suppress(OSError):
+        if folder.stat().st_mode & stat.S_IWGRP:
+            os.umask(os.umask(0o077) & ~0o070)
 
 
 def check_types(path: Path, where: str, record: Any, kinds: Mapping[str, str], optional: Sequence[str] = ()) -> None:

@@ -16,7 +16,7 @@ from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, DataError, LaunchError, UserError
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir, read_jsonl, restrict
 from gpt1_ds.common.text import amount, duration
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import accelerator, launch
@@ -50,8 +50,7 @@ def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> i
 
 def make_folder(sweep: Sweep) -> None:
     """The sweep's folder, for others to read as `run.share` says; so are all files that this process makes from now."""
-    os.umask(0o077 if sweep.trials[0].config.run.share == "private" else 0o007)
-    sweep.folder.mkdir(parents=True, exist_ok=True)
+    restrict(sweep.folder, sweep.trials[0].config.run.share)
 
 
 def threads(ranks: int) -> int:

@@ -27,6 +27,18 @@ def test_a_group_may_read_and_write_where_that_is_asked_for(tmp_path: Path) -> N
     assert stat.S_IMODE(run.events.stat().st_mode) == 0o660
 
 
+def test_a_run_of_the_group_can_lie_beside_a_private_one(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        RunDir(tmp_path / "runs" / "own").create("private")
+        RunDir(tmp_path / "runs" / "shared").create("group")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "runs", *(tmp_path / "runs").iterdir()]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made}
+    assert modes == {"runs": 0o755, "own": 0o700, "shared": 0o770}
+
+
 def test_a_folder_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "a")
     run.create()

@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import os
 import re
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
 
+from gpt1_ds.cli import main
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.report import curves, figures
@@ -52,6 +55,19 @@ def test_one_page_holds_everything(run: Path) -> None:
     assert not re.search(r"(src|href)=.(https?:)?//|url\((?!#)|@import|fetch\(", page), "nothing comes from a network"
     assert page.count("<svg") == 4
     assert len(page) < 1_000_000
+
+
+@pytest.mark.parametrize(("rights", "page"), [(0o2770, 0o660), (0o700, 0o600), (0o755, 0o600)])
+def test_the_page_of_a_run_of_the_group_is_for_the_group(run: Path, rights: int, page: int) -> None:
+    """Another person could not make it again: figures/ was closed."""
+    run.chmod(rights)
+    before = os.umask(0o077)
+    try:
+        assert main(["report", str(run)]) == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((run / "report.html").stat().st_mode) == page
+    assert stat.S_IMODE((run / "figures").stat().st_mode) & 0o770 == page | 0o100 | (page & 0o020) >> 1
 
 
 def test_a_fine_tuned_run_has_not_the_flops_of_pre_training(run: Path) -> None:
