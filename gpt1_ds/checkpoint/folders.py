@@ -72,7 +72,7 @@ def find_checkpoint(path: Path, newest: bool = False) -> Path:
     folders = steps_in(run.checkpoints)
     if not folders:
         raise CheckpointError(f"{path}: {_what_is_wrong(path)}")
-    best = run.best.read_text(errors="replace").strip() if run.best.is_file() and not newest else ""
+    best = run.best.read_text(errors="replace", encoding="utf-8").strip() if run.best.is_file() and not newest else ""
     return next((folder for folder in folders if published_name(folder) == best), folders[-1])
 
 
@@ -105,7 +105,7 @@ def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path])
     """
     try:
         pointers = [path for path in (run_dir.latest, run_dir.best) if path.exists()]
-        named = {path.read_text(errors="replace").strip() for path in pointers}
+        named = {path.read_text(errors="replace", encoding="utf-8").strip() for path in pointers}
         for folder in steps_in(run_dir.checkpoints)[: -settings.keep]:
             if folder.name not in named and not is_multiple(folder, settings) and folder not in spared:
                 doomed = folder.with_name(f".{published_name(folder)}.old")
@@ -129,7 +129,7 @@ def settle(run_dir: RunDir, newest: Path, bad: list[tuple[Path, str]]) -> None:
     for folder, problem in bad:
         set_aside(run_dir, folder, problem)
     latest = run_dir.latest
-    named = latest.read_text(errors="replace").strip() if latest.is_file() else "nothing"
+    named = latest.read_text(errors="replace", encoding="utf-8").strip() if latest.is_file() else "nothing"
     if named != newest.name:
         log.say(f"{latest} names {named[:80]}; the newest good checkpoint is {newest.name}")
         run_dir.add_event("stale latest", named=named[:80], newest=newest.name)
@@ -140,7 +140,7 @@ def refuse_to_start_over(run_dir: RunDir) -> None:
     """No checkpoint is there: raise CheckpointError if there were some, training from scratch would bury them."""
     left = sorted(path.name for path in run_dir.checkpoints.glob("step-*.damaged-*"))
     if run_dir.latest.exists():
-        left.append(run_dir.latest.read_text(errors="replace").strip()[:80])
+        left.append(run_dir.latest.read_text(errors="replace", encoding="utf-8").strip()[:80])
     if left:
         raise CheckpointError(
             f"{run_dir.checkpoints}: no good checkpoint is left, there were {', '.join(left)}; put one back, "

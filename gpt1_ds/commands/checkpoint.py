@@ -78,7 +78,7 @@ def complete_card(source: Path, folder: Path, options: argparse.Namespace) -> No
     curves = is_run and _draw_curves(run.path, folder / hub.CURVES)
     config, readme = load_carried(source / "config.yaml"), folder / "README.md"
     name = options.push_to_hub.rpartition("/")[2]
-    text = hub.complete(readme.read_text(), name, options.license, facts, config, entries, curves)
+    text = hub.complete(readme.read_text(encoding="utf-8"), name, options.license, facts, config, entries, curves)
     write_atomic(readme, text)
 
 

@@ -172,7 +172,7 @@ def _check(options: argparse.Namespace) -> int:
         place = Path(scratch).resolve()
         for name, text in scripts("check.sh", config, asked).items():
             with naming(place / name):
-                (place / name).write_text(text)
+                (place / name).write_text(text, encoding="utf-8")
         command = ["salloc", "--quiet", f"--time={minutes}", *passed, "bash", str(place / "check.sh"), str(place)]
         code = subprocess.run([*command, *words(config)], env=environment(), check=False).returncode
         proof = read_proof(place, config.slurm.gpus, code)

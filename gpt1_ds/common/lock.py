@@ -110,7 +110,7 @@ class RunLock:
         """With its content from the first instant on, so that a full disk leaves no empty lock."""
         written = self.path.with_name(f"{self.path.name}.{self.token}")
         try:
-            with os.fdopen(os.open(written, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660), "w") as file:
+            with os.fdopen(os.open(written, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660), "wb") as file:
                 file.write(self._content())
             try:
                 os.link(written, self.path)
@@ -138,7 +138,7 @@ class RunLock:
         path = self.path.with_name(f"{self.path.name}.guard")
         if os.path.lexists(path):
             _check_regular(path)
-        with open(path, "a") as guard:
+        with open(path, "ab") as guard:
             deadline = time.monotonic() + GUARD_SECONDS
             while not _is_flocked(guard.fileno()):
                 if time.monotonic() > deadline:
@@ -152,7 +152,7 @@ class RunLock:
         try:
             _check_regular(self.path)
             with naming(self.path):
-                text = self.path.read_text()
+                text = self.path.read_bytes()
         except FileNotFoundError:
             return None
         except PermissionError:
@@ -184,14 +184,14 @@ class RunLock:
         beat, since = self._seen
         return not is_here(holder) and beat is not None and time.monotonic() - since > 3 * HEARTBEAT_SECONDS
 
-    def _content(self) -> str:
+    def _content(self) -> bytes:
         holder = {
             "token": self.token,
             **identity(),
             "job": os.environ.get("SLURM_JOB_ID", ""),
             "heartbeat": time.time(),
         }
-        return json.dumps(holder).ljust(_SIZE - 1) + "\n"
+        return json.dumps(holder).ljust(_SIZE - 1).encode() + b"\n"
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
@@ -204,7 +204,7 @@ class RunLock:
                         "over while this process was stopped; it ends here"
                     )
                     os._exit(EXIT_FAILURE)
-                with open(self.path, "r+") as file:  # in place, so that a full disk does not make it look stale
+                with open(self.path, "r+b") as file:  # in place, so that a full disk does not make it look stale
                     file.write(self._content())
 
 
@@ -284,7 +284,7 @@ def is_here(holder: Holder) -> bool:
 def _here() -> dict[str, str]:
     boot, space = "", ""
     with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         space = str(Path("/proc/self/ns/pid").readlink())
     return {"host": socket.gethostname(), "boot": boot, "pid_namespace": space}
 
@@ -302,7 +302,7 @@ def _age(holder: Holder) -> float:
 def _start_time(pid: int) -> str | None:
     """Clock tick at which a process began (so that a reused pid is not taken for the holder); None when it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()

@@ -27,7 +27,7 @@ _MOUNT = Path("/sys/fs/cgroup")
 def available_bytes() -> int:
     """Bytes that can be allocated without swapping; 0 where the system does not say."""
     try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
         free = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return 0
@@ -37,7 +37,7 @@ def available_bytes() -> int:
 def resident_bytes() -> int:
     """Returns the memory that this process holds now; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
 
@@ -56,7 +56,7 @@ def shortage(error: BaseException) -> str | None:
 def kernel_kills() -> int:
     """Processes that Linux has killed on this machine because memory ran out; 0 where it does not say."""
     try:
-        fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        fields = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError):
         return 0
     return int(fields.get("oom_kill", 0))
@@ -68,9 +68,9 @@ def _left_in_groups() -> Iterator[int]:
     """
     for folder, limit_name, used_name in _groups():
         try:
-            limit = int((folder / limit_name).read_text())  # "max" where there is none
-            used = int((folder / used_name).read_text())
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            limit = int((folder / limit_name).read_text(encoding="utf-8"))  # "max" where there is none
+            used = int((folder / used_name).read_text(encoding="utf-8"))
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())
         except (OSError, ValueError):
             continue
         yield limit - used + int(stat.get("inactive_file", 0))
@@ -78,7 +78,7 @@ def _left_in_groups() -> Iterator[int]:
 
 def _groups() -> Iterator[tuple[Path, str, str]]:
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
@@ -130,7 +130,7 @@ def indices() -> list[str]:
 
 def driver_version() -> str | None:
     """The version of the NVIDIA driver, such as 580.65.06; None where nothing answers."""
-    text = DRIVER.read_text() if DRIVER.exists() else " ".join(_nvidia_smi("driver_version")[:1])
+    text = DRIVER.read_text(encoding="utf-8") if DRIVER.exists() else " ".join(_nvidia_smi("driver_version")[:1])
     found = re.search(r"\d+\.\d+(\.\d+)*", text)
     return found[0] if found else None
 

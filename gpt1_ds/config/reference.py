@@ -65,7 +65,7 @@ def keys(kind: Any, prefix: str) -> Iterator[Key]:
 def described_presets() -> Iterator[tuple[str, str]]:
     """(name behind -c, the first line, or sentence, of its comment) of every shipped file."""
     for path in sorted(SHIPPED.rglob("*.yaml")):
-        lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+        lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
         about = [line.lstrip("# ") for line in lines] or [""]
         whole = about[0].endswith((".", "?"))
         shown = about[0] if whole else re.split(r"(?<=[.?])\s+(?=[A-Z])", " ".join(about))[0]

@@ -54,7 +54,8 @@ def host() -> str:
     """Returns what tells this machine from others, and a container's view of disks from others on one machine."""
     found = [this_node()]
     with contextlib.suppress(OSError):  # not every container shows them
-        found += [Path("/proc/sys/kernel/random/boot_id").read_text(), str(Path("/proc/self/ns/mnt").stat().st_ino)]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
+        found += [boot, str(Path("/proc/self/ns/mnt").stat().st_ino)]
     return " ".join(found)
 
 

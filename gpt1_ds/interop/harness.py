@@ -278,7 +278,11 @@ def _quiet() -> Iterator[None]:
     os.environ["DISABLE_MULTIPROC"] = "1"
     logging.disable(logging.WARNING)
     try:
-        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
+        with (
+            open(os.devnull, "w", encoding="utf-8") as null,
+            contextlib.redirect_stdout(null),
+            contextlib.redirect_stderr(null),
+        ):
             yield
     finally:
         logging.disable(logging.NOTSET)

@@ -217,7 +217,7 @@ def too_many(ranks: int, devices: int) -> Iterator[str]:
 def bind(address: str, devices: Path = PCI_DEVICES) -> None:
     """Keep this process on the cores beside the PCI device `address`, where the system says which they are."""
     try:
-        near = cores((devices / address / "local_cpulist").read_text())
+        near = cores((devices / address / "local_cpulist").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     if near := near & os.sched_getaffinity(0):

@@ -381,7 +381,7 @@ class HangWatchdog:
         while time.monotonic() < deadline and not text:
             time.sleep(0.1)
             with contextlib.suppress(OSError):
-                text = self._stacks_of(stalled.rank).read_text(errors="replace")
+                text = self._stacks_of(stalled.rank).read_text(errors="replace", encoding="utf-8")
         self._signal(stalled.rank, signal.SIGKILL)
         return text.splitlines()
 
@@ -403,4 +403,4 @@ class HangWatchdog:
         """Beside the stacks, what NCCL's flight recorder saw last: tools of PyTorch compare the ranks' files."""
         if self.device is not None and (text := recorded_collectives()) is not None:
             with contextlib.suppress(OSError):
-                (self.folder / f"collectives-{self.groups.rank}.json").write_text(text)
+                (self.folder / f"collectives-{self.groups.rank}.json").write_text(text, encoding="utf-8")

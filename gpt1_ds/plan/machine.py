@@ -144,7 +144,7 @@ def find_machine(name: str | None = None, device: str = "cuda") -> Machine:
 def read(path: Path) -> Machine:
     """Raises ConfigError for a file that is not a machine's."""
     try:
-        return _machine(json.loads(path.read_text()))
+        return _machine(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         presets = ", ".join(PRESETS)
         raise ConfigError(
@@ -243,7 +243,7 @@ def cpu(cores: int, units: str, memory_gib: float) -> Machine:
 def here() -> Machine:
     """Returns this machine's CPU, as its flags let one assume."""
     try:
-        words = set(CPU_FACTS.read_text().split())
+        words = set(CPU_FACTS.read_text(encoding="utf-8").split())
     except OSError:
         words = set()
     units = next((name for name in CORE_TFLOPS if name in words), "avx2")

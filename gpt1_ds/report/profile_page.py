@@ -200,7 +200,7 @@ def read_view(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        summary = json.loads(path.read_text())
+        summary = json.loads(path.read_text(encoding="utf-8"))
         on_device = summary["device"] != "cpu"
         return {
             "facts": _facts(summary, _step_seconds(run_dir, summary["steps"])),

@@ -48,7 +48,7 @@ class StudyAnswers:
     def __init__(self, folder: Path, results: Results) -> None:
         self.results = results
         file = folder / "controls.json"
-        self.known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        self.known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         self._predictions = cache(read_submission)
 
     def estimate(self, column: Column, first: str, second: str = "", seeds: Sequence[int] = ()) -> Estimate | None:

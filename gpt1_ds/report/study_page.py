@@ -264,7 +264,7 @@ RELOAD_SECONDS = 60  # of the page while cells are left
 def is_study(folder: Path) -> bool:
     """Whether a fine-tuning study ran there."""
     file = RunDir(folder).study
-    return file.is_file() and '"variants"' in file.read_text()
+    return file.is_file() and '"variants"' in file.read_text(encoding="utf-8")
 
 
 def write_study(folder: Path) -> None:

@@ -46,7 +46,7 @@ class Query:
 def read_fit(file: Path) -> Fit:
     """A fit.json. Raises DataError for a file that is missing, no fit or of a newer format."""
     try:
-        record = json.loads(file.read_text())
+        record = json.loads(file.read_text(encoding="utf-8"))
         if record["format"] > 1:
             raise DataError(f"{file}: format {record['format']} is newer than 1; use a newer gpt1-ds")
         samples = {name: np.array(draws) for name, draws in record["bootstrap"]["samples"].items()}

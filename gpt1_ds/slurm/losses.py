@@ -33,7 +33,7 @@ def find(run_dir: RunDir, job: str, launcher: str) -> LostRank | None:
     """The first loss that the words of a job's last step tell; None where nothing was ended by a signal."""
     lines: list[str] = []
     with suppress(OSError):
-        lines = run_dir.ended(job).read_text(errors="replace").splitlines()
+        lines = run_dir.ended(job).read_text(errors="replace", encoding="utf-8").splitlines()
     return first_lost(lines, launcher)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
     """What the ranks of the check (diagnostics/health.py) wrote, by rank."""
-    found = [json.loads(path.read_text()) for path in folder.glob("health-*.json")]
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("health-*.json")]
     return sorted(found, key=lambda report: int(report["rank"]))
 
 

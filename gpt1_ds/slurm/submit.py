@@ -193,7 +193,7 @@ def prepare(command: str, config: Config, written: Written | None = None) -> Job
         words = list(written.overrides)
         for number, name in enumerate(written.files):
             if Path(name).is_file():
-                files[f"{number}.yaml"] = Path(name).read_text()
+                files[f"{number}.yaml"] = Path(name).read_text(encoding="utf-8")
                 name = str(place / f"{number}.yaml")
             words += ["-c", name]
     return JobSubmission(run_dir, place, script, options, files, words, jobs_before(config.slurm))
@@ -252,7 +252,7 @@ def next_place(slurm: Path) -> Path:
 def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:
     """Name -> text of a launch script and of what it reads."""
     return {
-        **{name: (SCRIPTS / name).read_text() for name in (script, *PARTS)},
+        **{name: (SCRIPTS / name).read_text(encoding="utf-8") for name in (script, *PARTS)},
         "job.sh": "\n".join(job_settings(config, options)) + "\n",
     }
 

@@ -87,7 +87,7 @@ def find(run_dir: RunDir, job: str) -> Fault | None:
 def read_note(path: Path) -> dict[str, Any]:
     """What a job's process wrote down; nothing where the file is missing or torn."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

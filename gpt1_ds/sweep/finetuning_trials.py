@@ -347,7 +347,7 @@ def write_controls(sweep: FinetuningSweep) -> None:
     Raises DataError when scikit-learn is not installed.
     """
     file = sweep.folder / FILE
-    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     sections = {trial.task: trial.section for trial in sweep.trials if trial.task in sweep.study.columns}
     for name, section in sections.items():
         data = read_task(section)

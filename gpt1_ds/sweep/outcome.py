@@ -105,7 +105,7 @@ def _loss(line: Mapping[str, Any]) -> float:
 
 def _target(run_dir: RunDir) -> int:
     try:
-        return int(json.loads(run_dir.done.read_text())["step"])
+        return int(json.loads(run_dir.done.read_text(encoding="utf-8"))["step"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 

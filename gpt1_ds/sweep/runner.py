@@ -62,7 +62,7 @@ def run_trial(target: str, config: Config, log_file: str, devices: str | None = 
     """On a rank: `target(config)` on the GPUs `devices`, with what it would print added to `log_file`."""
     if devices is not None:  # CUDA reads it when it is first used, which is later
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
-    with open(log_file, "a") as file:
+    with open(log_file, "a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     module, _, name = target.partition(":")

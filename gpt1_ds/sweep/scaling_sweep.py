@@ -185,7 +185,7 @@ def publish_fit(
             told[f"fit/{name}_low"], told[f"fit/{name}_high"] = interval
     for row in record["held_out"]:
         told[f"held_out/{row['cell']}_error_percent"] = row["error_percent"]
-    logger = _logger(folder, tracking, json.loads(RunDir(folder).study.read_text()))
+    logger = _logger(folder, tracking, json.loads(RunDir(folder).study.read_text(encoding="utf-8")))
     logger.table("predictions", [dict(row) for row in predictions])
     for picture in pictures:
         logger.image(f"figures/{picture.stem}", picture)

@@ -39,8 +39,9 @@ def read_submission(file: Path) -> dict[str, str]:
     """Example's id -> its prediction, a label's name, a score, or a text. Raises DataError for a damaged file."""
     try:
         if file.suffix == ".json":
-            return dict(json.loads(file.read_text()))
-        lines = file.read_text().removesuffix("\n").split("\n")[1:]  # an id may hold other ends of lines, like U+2028
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        text = file.read_text(encoding="utf-8").removesuffix("\n")
+        lines = text.split("\n")[1:]  # an id may hold other ends of lines, like U+2028
         return dict(line.rsplit("\t", 1) for line in lines)
     except ValueError:
         raise DataError(f"{file}: damaged; remove the run's folder, and its study makes it again") from None

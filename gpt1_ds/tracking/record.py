@@ -278,7 +278,7 @@ def read_entries(path: Path | None) -> list[Entry]:
     if path is None or not is_there(path):
         return []
     try:
-        entries: Any = json.loads(path.read_text())
+        entries: Any = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         entries = {}
     if not isinstance(entries, list):

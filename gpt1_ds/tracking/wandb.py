@@ -58,7 +58,7 @@ def run_id(run_dir: RunDir) -> str:
     if not file.exists():
         run_dir.wandb.mkdir(parents=True, exist_ok=True)
         write_atomic(file, (trial_id() or uuid.uuid4().hex[:16]) + "\n")
-    return file.read_text().strip()
+    return file.read_text(encoding="utf-8").strip()
 
 
 def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> SegmentStart:

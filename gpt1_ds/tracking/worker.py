@@ -55,7 +55,7 @@ def error_line(error: Exception) -> str:
 def run(name: str, begin: Begin) -> None:
     """The whole process. The tracker's service inherits neither the pipe that it reads nor the one that it writes."""
     messages, people = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    with open(os.devnull) as nothing:
+    with open(os.devnull, encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     stop_signals.listen(signal.SIG_IGN)  # the run says when this ends

@@ -364,7 +364,7 @@ class Copies:
                 log.say(f"{error.problems[0]}; the best checkpoint stays lost")
         if not best or not (self.run_dir.checkpoints / best).is_dir():
             self.run_dir.best.unlink(missing_ok=True)
-        elif not self.run_dir.best.is_file() or self.run_dir.best.read_text(errors="replace").strip() != best:
+        elif not self.run_dir.best.is_file() or self.run_dir.best.read_bytes().strip() != best.encode():
             write_atomic(self.run_dir.best, f"{best}\n")
 
     def _is_whole(self, name: str) -> bool:

@@ -44,7 +44,7 @@ def locked_run_dir(run_dir: RunDir, config: Config, groups: ProcessGroups) -> It
 @contextlib.contextmanager
 def _logged(run_dir: RunDir, rank: int) -> Iterator[None]:
     """Everything a library prints goes to the rank's log; only our own lines reach the terminal, from rank 0."""
-    with open(run_dir.rank_log(rank), "a", buffering=1) as file:
+    with open(run_dir.rank_log(rank), "a", buffering=1, encoding="utf-8") as file:
         terminal = _terminal()
         log.setup(rank, run_dir.rank_log(rank), terminal)
         with _redirected(file):

@@ -92,7 +92,7 @@ def _references(run_dir: RunDir) -> list[Reference]:
     names: dict[str, list[str]] = {}
     for name, file in (("best", run_dir.best), ("last", run_dir.latest)):
         if file.exists():
-            names.setdefault(file.read_text().strip(), []).append(name)
+            names.setdefault(file.read_text(encoding="utf-8").strip(), []).append(name)
     found = []
     for name, aliases in names.items():
         folder = run_dir.checkpoints / name

@@ -271,6 +271,29 @@ def test_nothing_is_unpickled_and_no_shell_is_used(path: Path) -> None:
                     assert ast.unparse(keyword.value) == "False", f"{path}:{node.lineno}: {keyword.arg}"
 
 
+def read_in_the_locale(nodes: list[ast.AST]) -> list[str]:
+    """Calls that open a text file without naming its encoding; descriptors of the terminal are the person's own."""
+    found = []
+    for node in nodes:
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if re.search(r"(^|\.)(read_text|write_text)$|^open$|^os\.fdopen$|\.open$", called) and called != "os.open":
+            text = ast.unparse(node)
+            if not re.search(r"""encoding=|['"][rwax]\+?b\+?['"]|^open\(\d|os\.dup\(|^gzip\.open""", text):
+                found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_are_utf8_whatever_the_locale(path: Path) -> None:
+    """`import gpt1_ds` in a person's Python is not started again in UTF-8 mode, as the program is."""
+    assert read_in_the_locale(nodes_of(path)) == []
+
+
+def test_what_is_read_in_the_locale_is_found() -> None:
+    code = "a.b().read_text()\nopen(x, 'a')\nopen(x, 'ab')\na.write_text(x, encoding='utf-8')\nopen(1, 'w')"
+    assert sorted(read_in_the_locale(list(ast.walk(ast.parse(code))))) == ["a.b().read_text()", "open(x, 'a')"]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_public_names_have_docstrings_where_files_say_what_they_are(path: Path) -> None:
     if path.name != "__main__.py":

@@ -177,7 +177,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(values), errors="surrogatepass")
+    path.write_text(json.dumps(values), errors="surrogatepass", encoding="utf-8")
 
 
 @contextlib.contextmanager

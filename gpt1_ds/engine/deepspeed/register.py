@@ -338,7 +338,7 @@ def compared() -> dict[str, tuple[str, list[str]]]:
     installed. Imports nothing where it is the same version.
     """
     found = {}
-    for package, facts in json.loads(SOURCES.read_text()).items():
+    for package, facts in json.loads(SOURCES.read_text(encoding="utf-8")).items():
         differing = []
         if version(package) != facts["version"]:
             here = fingerprints(package)

@@ -170,10 +170,10 @@ def test_without_hard_links_a_lock_is_not_replaced(tmp_path: Path, monkeypatch: 
 def test_a_lock_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".lock").touch()
 
-    def refused(path: Path) -> str:
+    def refused(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_text", refused)
+    monkeypatch.setattr(Path, "read_bytes", refused)
     with pytest.raises(LaunchError, match=r"\.lock: is .*'s, who did not share it"), RunLock(tmp_path / ".lock", 0.3):
         pass
 
@@ -249,20 +249,20 @@ def test_a_lock_that_is_no_file_is_waited_for_out_loud_and_refused(
 def test_a_lock_whose_disk_is_in_trouble_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a fault of the node, which a job survives; a disk that recovers before is waited for."""
     failing = [errno.EIO] * 2
-    read_text = Path.read_text
+    read_bytes = Path.read_bytes
 
-    def read(path: Path, *words: str) -> str:
+    def read(path: Path) -> bytes:
         if path.name == ".lock" and failing:
             raise OSError(failing[-1], os.strerror(failing[-1]))
-        return read_text(path, *words)
+        return read_bytes(path)
 
     (tmp_path / ".lock").write_text("{}")
-    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(Path, "read_bytes", read)
     with pytest.raises(NodeError, match=r"\.lock: input/output error"), RunLock(tmp_path / ".lock", 0.3):
         pass
     threading.Timer(0.3, failing.clear).start()
     with RunLock(tmp_path / ".lock", 5) as held:
-        assert json.loads(read_text(tmp_path / ".lock"))["token"] == held.token
+        assert json.loads(read_bytes(tmp_path / ".lock"))["token"] == held.token
 
 
 def test_who_is_waited_for_is_said(
