@@ -145,6 +145,15 @@ class Sweep(ABC):
         for trial in self.trials:
             yield from trial.differences()
 
+    def others_results(self) -> Iterator[str]:
+        """Yields why the results in the folder would be lost: no cell of this study has run, so they are another's."""
+        file = self.folder / "results.csv"
+        if file.exists() and not any(trial.run_dir.path.exists() for trial in self.trials):
+            yield (
+                f"{file}: holds the results of another study of this name, of whose cells this one has none; give this "
+                "one another name, or move that file away"
+            )
+
     def watch(self, running: Mapping[Any, float], spent: float) -> str:
         """Called several times a second with the running trials and the seconds that each took, and the seconds that
         all trials took so far. Returns why the sweep must stop now, or nothing.

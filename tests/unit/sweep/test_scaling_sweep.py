@@ -50,6 +50,20 @@ def test_what_ended_early_is_counted(tmp_path: Path) -> None:
     assert sweep.early_ends == ", 2 diverged, 1 dominated"
 
 
+def test_another_study_of_the_name_keeps_its_results(tmp_path: Path) -> None:
+    """They were replaced by a table of cells that nobody had run."""
+    trials = small(tmp_path)
+    ran, other = (ScalingSweep(read(tmp_path), some, find_machine("cpu")) for some in (trials[:1], trials[1:]))
+    finish(trials[0], 3.0)
+    trials[0].run_dir.config.write_text(to_yaml(trials[0].config))
+    collect(ran)
+    before = (ran.folder / "results.csv").read_text()
+    for act in (collect, ScalingSweep.check_configurations):
+        with pytest.raises(ConfigError, match=r"results.csv: holds the results of another study of this name"):
+            act(other)
+    assert (ran.folder / "results.csv").read_text() == before
+
+
 def test_a_table_has_no_loss_beside_numbers_of_another_configuration(tmp_path: Path) -> None:
     """`collect` and `status` with a changed study or other keys told N, D or rates that its cells did not run with."""
 
