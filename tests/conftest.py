@@ -156,3 +156,14 @@ def fine_tuned(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
         return runs[shape]
 
     return run
+
+
+@pytest.fixture
+def anybody() -> Iterator[Path]:
+    """A folder that all may enter; the test runs as a user who may not do everything."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        Path(made).chmod(0o777)
+        me = os.geteuid()
+        os.seteuid(me or 12345)
+        yield Path(made)
+        os.seteuid(me)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -102,10 +103,13 @@ def _calibrate(name: str | None) -> None:
 
     if name in machine.PRESETS:
         raise ConfigError(f"--machine={name}: the name of a preset; give the file to write, or leave it out")
+    path = Path(name) if name else machine.default_path()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    ConfigError.raise_all(shared.unusable("--machine", str(path)))
     libraries.load()
     from gpt1_ds.training.calibrate import calibrate
 
-    path = Path(name) if name else machine.default_path()
     measured = calibrate()
     machine.write(measured, path)
     print(f"{path}: {measured.name}, {measured.source}")

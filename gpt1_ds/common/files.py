@@ -129,7 +129,11 @@ def shipped(name: str) -> Path:
 
 def user_cache() -> Path:
     """The folder in which this program keeps what it can make again; it may not be there yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "gpt1-ds"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a number without a name, and HOME is not set
+        home = Path("/")  # as Docker says it
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache").absolute() / "gpt1-ds"
 
 
 def sync_folder(folder: Path) -> None:

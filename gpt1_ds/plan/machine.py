@@ -138,7 +138,9 @@ def find_machine(name: str | None = None, device: str = "cuda") -> Machine:
         return PRESETS[wanted]
     if wanted:
         return read(Path(wanted))
-    return read(default_path()) if default_path().exists() else PRESETS["h100" if device == "cuda" else "cpu"]
+    if os.path.exists(default_path()):  # noqa: PTH110 - Path's raises where the home is closed (`su` without `-`)
+        return read(default_path())
+    return PRESETS["h100" if device == "cuda" else "cpu"]
 
 
 def read(path: Path) -> Machine:

@@ -97,6 +97,7 @@ def test_what_does_not_fit_is_said(gpt1: Gpt1) -> None:
         (["--world", "3", "parallel.tensor=2"], "do not divide the world of 3"),
         (["--search", "model.kind=lstm", "model.layers=1"], "there is one layout only"),
         (["--calibrate", "--machine", "h100"], "the name of a preset"),
+        (["--calibrate", "--machine", "/proc/x/m.json"], "m.json: no file can be there; choose another --machine"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -2,8 +2,6 @@ import errno
 import json
 import os
 import pickle
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from gpt1_ds.common.files import (
     is_taken,
     published_folder,
     sha256_file,
+    user_cache,
     write_atomic,
     write_json,
 )
@@ -90,17 +89,6 @@ def test_system_errors_are_explained() -> None:
     assert str(explained) == "/ro/tok/model: read-only file system; choose a place you may write to"
 
 
-@pytest.fixture
-def anybody() -> Iterator[Path]:
-    """A folder that all may enter; the test runs as a user who may not do everything."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        Path(made).chmod(0o777)
-        me = os.geteuid()
-        os.seteuid(me or 12345)
-        yield Path(made)
-        os.seteuid(me)
-
-
 def test_what_is_closed_is_named_with_its_owner(anybody: Path) -> None:
     closed, file = anybody / "closed", anybody / "file"
     file.write_text("")
@@ -118,6 +106,14 @@ def test_what_is_closed_is_named_with_its_owner(anybody: Path) -> None:
     with pytest.raises(PermissionError) as caught:
         (closed / "new").write_text("")
     assert str(explain(caught.value)) == f"{closed / 'new'}: permission denied; choose a place you may write to"
+
+
+def test_a_user_without_a_home_has_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Docker sets HOME for a number without a name; `plan` ended in a traceback where nobody had set it."""
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert user_cache() == Path("/.cache/gpt1-ds")
 
 
 def test_a_deleted_current_folder_is_one_line(

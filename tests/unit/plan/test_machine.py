@@ -29,6 +29,14 @@ def test_which_machine_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert machine.find_machine("cpu").name == "cpu", "the one asked for"
 
 
+def test_a_home_that_is_closed_holds_no_machine(anybody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `su` without `-`: plans and `train.micro_batch=auto` were refused."""
+    monkeypatch.delenv(machine.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(anybody / "closed"))
+    (anybody / "closed").mkdir(0)
+    assert machine.find_machine(None, "cpu") == PRESETS["cpu"]
+
+
 def test_a_file_that_is_no_machine_is_refused_in_one_line(tmp_path: Path) -> None:
     good = tmp_path / "good.json"
     machine.write(PRESETS["cpu"], good)
