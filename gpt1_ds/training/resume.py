@@ -54,7 +54,7 @@ MAY_CHANGE = (
 )
 
 
-CONTEXT, RESUME = "model.context", "checkpoint.resume"
+CONTEXT, DATA, RESUME = "model.context", "data.path", "checkpoint.resume"
 ITS_STATE = ("model.", "objective.", "data.", "task.", "optimizer.name")  # what another state comes of
 ALIKE = ("adamw", "adam2018", "lamb")  # optimizers that keep the same means: of every gradient and of its square
 FEW = 5  # keys that are named one by one
@@ -72,8 +72,9 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]], grows: bool = False)
     """
     wrong = forbidden(changed, grows)
     way_out = "set it back, choose another run.name, or begin anew with checkpoint.resume=never"
-    if not any(key.startswith(ITS_STATE) for key in wrong):  # its state is of use
-        way_out = f"to continue with it in a new folder: run.name=NEW checkpoint.resume={folder}; or {way_out}"
+    if not any(key.startswith(ITS_STATE) and key != DATA for key in wrong):  # its state is of use
+        same = " on the same data, which are elsewhere now," if DATA in wrong else ""
+        way_out = f"to continue with it{same} in a new folder: run.name=NEW checkpoint.resume={folder}; or {way_out}"
     if len(wrong) > FEW:  # not the same run with a slip, but another one
         shown = ", ".join(list(wrong)[:FEW])
         raise ConfigError(
@@ -222,7 +223,7 @@ def _order(seed: int, config: Config) -> dict[str, Any]:
 def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:
     """Raise ConfigError where a run cannot continue from the state in `folder`, which was trained on other data."""
     if facts["hashes"]["data"] != here:
-        key = "data.path" if config.task is None else "task.path"
+        key = DATA if config.task is None else "task.path"
         raise ConfigError(f"{folder}: was trained on other data than {key} now has; set {key} back")
 
 

@@ -73,6 +73,17 @@ def test_what_may_change_and_what_not() -> None:
     assert line.endswith("; choose another run.name, or begin anew with checkpoint.resume=never")
 
 
+def test_a_moved_dataset_is_continued_with_in_a_new_folder() -> None:
+    """One was told to set it back or to begin anew."""
+    before, now = (load([], [f"data.path={path}"]) for path in ("x", "y"))
+    with pytest.raises(ConfigError) as caught:
+        resume.check("runs/x", resume.changes(before, now))
+    assert (
+        "; to continue with it on the same data, which are elsewhere now, in a new folder: run.name=NEW "
+        "checkpoint.resume=runs/x; or set it back"
+    ) in str(caught.value)
+
+
 def test_another_rate_is_continued_in_a_new_folder(tiny_data: Path, in_folder: Path) -> None:
     """The way out that the line names works as it stands there."""
     words = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
