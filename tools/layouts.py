@@ -149,7 +149,10 @@ def compare(one: Trace, other: Trace) -> Difference:
 
 
 def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
-    """Runs on every rank: the product's own process groups, workload and engine, without a run folder."""
+    """Runs on every rank: the product's own process groups, workload and engine, without a run folder. Raises
+    AssertionError where ranks differ after the last step in what they hold in common.
+    """
+    from gpt1_ds.checkpoint.replicas import Replicas
     from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.training import schedule
@@ -178,6 +181,7 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
             losses.append(result.loss)
             norms.append(result.grad_norm)
             fingerprints.append(f"{int(total) % 2**64:016x}")
+        assert (difference := Replicas(engine).compare()) is None, difference
         module = engine.deepspeed.module
         layers = module.parts if config.parallel.pipelined else [0, len(engine.architecture.layers)]
         here = groups.pipeline_rank, layers[groups.pipeline_rank + 1] - layers[groups.pipeline_rank]

@@ -15,9 +15,9 @@ LANES = 16  # fp32 numbers in the longest vector of a CPU
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's fused AdamW. On a CPU an update has the same bits wherever an element lies, and two things more are done
-    while a block of a parameter is in the cache: its new values are written into a `copies` entry (of another
-    precision), and gradients are divided by `grad_scale`, which torch's own kernel would write back to memory.
+    """torch's fused AdamW. On a CPU it can do two things more while a block of a parameter is in the cache: write
+    the parameter's new values into a `copies` entry (of another precision), and divide gradients by `grad_scale`, which
+    torch's own kernel would write back to memory. Updates of what is `shared` have the same bits wherever it lies.
     """
 
     grad_scale: Tensor | None = None
@@ -26,6 +26,7 @@ class AdamW(torch.optim.AdamW):
     def __init__(self, params: Iterable[Any], **arguments: Any) -> None:
         super().__init__(params, **arguments)
         self.copies: dict[Tensor, Tensor] = {}
+        self.shared: set[Tensor] = set()  # on a CPU: those with parts of weights that several pipeline stages hold
 
     def moments(self, flat: Tensor) -> Sequence[str]:
         """What the update keeps of the gradients of one of its tensors."""
@@ -42,12 +43,13 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "closures are not used"
-        held = [(one, group) for group in self.param_groups for one in group["params"] if one.grad is not None]
-        if self.found_inf is not None or any(parameter.is_cuda for parameter, _ in held):
+        if not self.copies and not self.shared:
             super().step()
             return
-        for parameter, group in held:
-            self._update(parameter, parameter.grad, group)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
 
     def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state, scale = self.state[parameter], self.grad_scale
@@ -60,12 +62,13 @@ class AdamW(torch.optim.AdamW):
         scratch = torch.empty(0 if scale is None else min(BLOCK, parameter.numel()))
         constants: dict[str, Any] = {key: group[key] for key in ("lr", "eps", "weight_decay")}
         constants["beta1"], constants["beta2"] = group["betas"]
+        update = _fused_anywhere if parameter in self.shared else _fused
         copies = [self.copies[parameter]] if parameter in self.copies else []
         written = (one.view(-1).split(BLOCK) for one in (parameter, state["exp_avg"], state["exp_avg_sq"], *copies))
         for gradient, master, mean, square, *copy in zip(grad.reshape(-1).split(BLOCK), *written, strict=True):
             if scale is not None:
                 gradient = torch.div(gradient, scale, out=scratch[: len(gradient)])
-            _fused([master, gradient, mean, square], state["step"], constants)
+            update([master, gradient, mean, square], state["step"], constants)
             for one in copy:
                 one.copy_(master)
 
@@ -86,20 +89,24 @@ class AdamW(torch.optim.AdamW):
 
 
 def _fused(tensors: Sequence[Tensor], step: Tensor, constants: dict[str, Any]) -> None:
-    """Runs torch's kernel on 1-D tensors of a CPU: a weight, its gradient and its moments. The kernel rounds what fills
-    no vector in another way than the rest, and stages of a pipeline hold a weight that they share at other places of
-    their tensors. So what is left over goes through it in tensors that are filled up.
+    """Runs torch's kernel on 1-D tensors of a CPU: a weight, its gradient and its two moments."""
+    states: list[list[Tensor]] = [*([one] for one in tensors), [], [step]]
+    torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
+
+
+def _fused_anywhere(tensors: Sequence[Tensor], step: Tensor, constants: dict[str, Any]) -> None:
+    """Like `_fused`. The kernel rounds what fills no vector in another way than the rest, and stages of a pipeline hold
+    a weight that they share at other places of their tensors: what is left over is updated in tensors that are filled
+    up.
     """
-    left = len(tensors[0]) % LANES
-    parts, rest = [[one[: len(one) - left] for one in tensors]], [one[len(one) - left :] for one in tensors]
+    whole = len(tensors[0]) // LANES * LANES
+    left = len(tensors[0]) - whole
+    _fused([one[:whole] for one in tensors], step, constants)
     if left:
-        parts.append([torch.nn.functional.pad(one, (0, LANES - left)) for one in rest])
-    for part in parts:
-        states: list[list[Tensor]] = [*([one] for one in part), [], [step]]
-        torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
-    if left:
-        for one, filled in zip(rest, parts[-1], strict=True):
-            one.copy_(filled[:left])
+        filled = [torch.nn.functional.pad(one[whole:], (0, LANES - left)) for one in tensors]
+        _fused(filled, step, constants)
+        for one, values in zip(tensors, filled, strict=True):
+            one[whole:] = values[:left]
 
 
 class Adam2018(AdamW):

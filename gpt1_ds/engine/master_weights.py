@@ -145,8 +145,13 @@ def make_moments(engine: Engine, updates: int) -> None:
 
 
 def connect_optimizer(engine: Engine) -> None:
-    """Tell an optimizer that looks at whole parameters which parts of them this rank holds."""
+    """Tell the optimizer which of its tensors hold weights of several stages, and one that looks at whole parameters
+    which parts of them this rank holds.
+    """
     optimizer = engine.optimizer
+    if engine.device.type == "cpu":
+        several = {names.info(weight).name for weight, _ in engine.tied_weights}
+        optimizer.shared = {flat for flat, held in _flats(engine) if any(info.name in several for info in held)}
     if not isinstance(optimizer, (Muon, WholeParameters)):
         return
     flats = {flat: [_whole(engine, info) for info in held] for flat, held in _flats(engine)}

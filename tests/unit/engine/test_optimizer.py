@@ -60,6 +60,7 @@ def test_an_update_has_the_same_bits_in_blocks_and_wherever_an_element_lies(
     whole = torch.nn.ParameterList([torch.nn.Parameter(values.clone())])
     parts = torch.nn.ParameterList([torch.nn.Parameter(values[place].clone()) for place in places])
     plain, ours = (make_optimizer(one, OptimizerConfig(name=name, lr=0.01)) for one in (whole, parts))  # type: ignore[arg-type]
+    ours.shared = set(parts)
     ours.copies = {part: torch.empty(len(part), dtype=torch.bfloat16) for part in parts}
     for _ in range(3):
         gradient = torch.randn(208)
@@ -78,19 +79,6 @@ def test_an_update_has_the_same_bits_in_blocks_and_wherever_an_element_lies(
     for key in adamw.MOMENTS:
         assert torch.equal(plain.state[whole[0]][key], torch.cat([ours.state[part][key] for part in parts])), key
     assert {float(ours.state[part]["step"]) for part in parts} == {3.0}
-
-
-def test_adamw_has_the_bits_of_torchs() -> None:
-    torch.manual_seed(0)
-    values, gradient = torch.randn(13, 16), torch.randn(13, 16)
-    theirs, ours = (torch.nn.Parameter(values.clone()) for _ in range(2))
-    settings: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "fused": True}
-    optimizers = torch.optim.AdamW([theirs], **settings), adamw.AdamW([ours], **settings)
-    for _ in range(3):
-        theirs.grad, ours.grad = gradient.clone(), gradient.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    assert torch.equal(theirs, ours)
 
 
 class Reads(TorchDispatchMode):
@@ -129,7 +117,7 @@ def test_updates_of_adam2018_are_counted_on_the_host() -> None:
 @pytest.mark.parametrize("name", ["adamw", "adam2018"])
 def test_an_update_that_the_kernel_leaves_out_never_happened(name: str) -> None:
     torch.manual_seed(0)
-    modules = [torch.nn.Linear(16, 16) for _ in range(2)]  # which fill vectors: found_inf is for GPUs
+    modules = [torch.nn.Linear(5, 3) for _ in range(2)]
     modules[1].load_state_dict(modules[0].state_dict())
     one, other = (make_optimizer(module, OptimizerConfig(name=name, lr=0.01)) for module in modules)  # type: ignore[arg-type]
     for step in range(4):
