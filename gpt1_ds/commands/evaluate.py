@@ -83,6 +83,8 @@ def _evaluate(options: argparse.Namespace, folder: Path) -> int:
         target = "gpt1_ds.evaluation.evaluate:evaluate_task"
         return launch.start(target, (config, folders, out, options.every), options.nproc)
     config, held_out = _with_held_out(config, folder)
+    if held_out and os.environ.get("RANK", "0") == "0" and (note := _rebuilt(config, folder)):
+        say(note)
     _check_probes(config)
     task = (config, folders, out, held_out and config.task is None, options.every)
     return launch.start("gpt1_ds.evaluation.evaluate:evaluate", task, options.nproc)
@@ -153,6 +155,22 @@ def _with_held_out(config: Config, folder: Path) -> tuple[Config, bool]:
     except DataError as error:
         say(f"no held-out loss: {error.problems[0]}")
         return config, False
+
+
+def _rebuilt(config: Config, folder: Path) -> str | None:
+    """Says that the text which a checkpoint learned from was built again in its place: what is held out there now, it
+    may have seen. None where the text is as it was, or is another one on purpose.
+    """
+    from gpt1_ds.checkpoint import manifest
+    from gpt1_ds.config import load_carried
+    from gpt1_ds.data.sources import open_data
+
+    own = load_carried(folder / "config.yaml").data.path
+    if config.data.path != own or manifest.read(folder)["hashes"]["data"] == open_data(config).data_hash:
+        return None
+    return (
+        f"{own[0].path}: was built again since {folder} was trained on it: its held-out text may have been trained on"
+    )
 
 
 def _check_probes(config: Config) -> None:

@@ -7,7 +7,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gpt1_ds.cli import main
+from gpt1_ds.data.build import build
 from gpt1_ds.tracking.record import of_models, of_own_data, of_run
 
 
@@ -26,3 +29,20 @@ def test_other_data_is_scored_and_replaces_nothing(fine_tuned: Callable[[str], P
     assert own[0]["step"] in {entry["step"] for entry in others}
     assert main(words) == 0
     assert json.loads((run / "eval.json").read_text()) == found
+
+
+def test_text_that_was_built_again_is_named(
+    tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a run held out may be trained on in the new split, and the other way round."""
+    shutil.copytree(tiny_data.parent, in_folder / "made")
+    words = ["data.path=made/data", "run.name=r", "model.layers=1", "model.context=32", "train.steps=1"]
+    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert main(["evaluate", "runs/r", "--nproc", "1"]) == 0
+    assert "built again" not in capsys.readouterr().err
+    shutil.rmtree("made/data")
+    build([Path("made/text")], Path("made/tokenizer"), Path("made/data"), workers=1, validation=0.3)
+    assert main(["evaluate", "runs/r", "--nproc", "1"]) == 0
+    assert (
+        "made/data: was built again since runs/r/checkpoints/step-00000001 was trained on it" in capsys.readouterr().err
+    )
