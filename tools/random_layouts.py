@@ -135,8 +135,8 @@ def run(case: Case, data: Path, steps: int) -> dict[str, object]:
     other = trace(case.layout, data, steps, case.words)
     loss = max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
     norm = max(abs(a - b) / b for a, b in zip(other.norms, one.norms, strict=True))
-    same = one.fingerprints == other.fingerprints
-    apart = {"loss": loss, "norm": norm, "same_batches": same, "holds": loss <= LOSS and norm <= NORM and same}
+    same = one.fingerprints == other.fingerprints and not other.drift
+    apart = {"loss": loss, "norm": norm, "drift": other.drift, "holds": loss <= LOSS and norm <= NORM and same}
     return {"case": case.number, "ranks": case.layout.ranks, **apart, "layout": case.layout.name}
 
 

@@ -43,7 +43,7 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "closures are not used"
-        if not self.copies and not self.shared:
+        if self.found_inf is not None or not (self.copies or self.shared):
             super().step()
             return
         for group in self.param_groups:

@@ -32,6 +32,7 @@ def test_it_equals_one_process(layout: Layout, one: tuple[list[str], Path, Trace
     assert there.stages == {(stage.number, len(stage.layers)) for stage in stages(config, 500)}, "cut as planned"
     apart = compare(alone, there)
     assert apart.same_batches
+    assert not there.drift
     assert apart.loss <= 1e-5
     assert apart.norm <= 1e-4
     assert apart.weights <= 1e-4, apart.worst
