@@ -34,7 +34,7 @@ CUTS = [  # (tensor, pipeline, data) ranks
 Choices = Mapping[str, Sequence[object]]
 
 # ReLU is left out: rounding can push a unit over its kink (guides/concepts.md)
-MODEL: Choices = {
+TRAINED: Choices = {
     "model.layers": (2, 3, 4),
     "model.heads": (2, 4, 6),
     "model.head_width": (6, 8, 16),
@@ -107,7 +107,7 @@ def draw(seed: int, number: int) -> Case:
     chance = random.Random(f"{seed} {number}")
     fixed, choices = chance.choice(OBJECTIVES)
     while True:
-        words = (*_chosen(chance, MODEL), *fixed, *_chosen(chance, choices), f"run.seed={number}")
+        words = (*_chosen(chance, TRAINED), *fixed, *_chosen(chance, choices), f"run.seed={number}")
         if _is_accepted(words, 1):
             break
     while True:
@@ -130,7 +130,7 @@ def _chosen(chance: random.Random, choices: Choices) -> list[str]:
 
 
 def run(case: Case, data: Path, steps: int) -> dict[str, object]:
-    """Returns a row of the table: how far the layout is from one process, and whether it is beyond the bounds."""
+    """Returns a row of the table: how far the layout is from one process, and whether that is within the bounds."""
     one = trace(Layout("one process", 1), data, steps, case.words)
     other = trace(case.layout, data, steps, case.words)
     loss = max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))

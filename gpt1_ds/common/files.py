@@ -80,7 +80,9 @@ def explain(error: OSError) -> UserError | None:
 
 
 def _closed(path: Path) -> str:
-    """Whose the part of `path` is that this process may not read or enter; empty where it may, so that it wrote."""
+    """Returns which part of `path` this process may not read or enter, and whose it is; empty where there is none: then
+    it has tried to write.
+    """
     with contextlib.suppress(OSError):
         real = Path(os.path.realpath(path))
         for part in (*reversed(real.parents), real):

@@ -43,6 +43,7 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "closures are not used"
+        # found_inf is of a GPU, where torch's kernel itself leaves the update out
         if self.found_inf is not None or not (self.copies or self.shared):
             super().step()
             return

@@ -135,7 +135,7 @@ def _as_before() -> Iterator[None]:
     the hook for errors that nobody catches: torch sets its own, which writes the rank before every line.
     """
     handlers, rights, hook = stop_signals.current(), os.umask(0o077), sys.excepthook
-    os.umask(rights)  # nothing else tells it
+    os.umask(rights)  # only setting it returns the one before
     try:
         yield
     finally:
