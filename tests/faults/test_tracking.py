@@ -65,7 +65,7 @@ def warnings(run_dir: RunDir) -> list[str]:
 
 
 def wait_for_end_of(process: psutil.Process) -> None:
-    psutil.wait_procs([process], timeout=60)
+    psutil.wait_procs([process], timeout=240)
     assert not process.is_running()
 
 

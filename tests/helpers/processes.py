@@ -16,7 +16,8 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
+    """Waits until `condition` holds. Fails after `seconds`, which an idle machine does not come near."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

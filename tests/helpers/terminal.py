@@ -42,7 +42,7 @@ class Terminal:
         gone = ["".join(line[x].data for x in range(self.columns)) for line in self.screen.history.top]
         return [line.rstrip() for line in (*gone, *self.screen.display) if line.strip()]
 
-    def watch(self, until: Callable[[], bool] = lambda: False, seconds: float = 120) -> None:
+    def watch(self, until: Callable[[], bool] = lambda: False, seconds: float = 240) -> None:
         """Follow the output until the program has ended, or `until` holds."""
         deadline = time.monotonic() + seconds
         while not until():
@@ -84,7 +84,8 @@ def program(command: Sequence[str], folder: Path, columns: int = 80) -> Iterator
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     settings = termios.tcgetattr(theirs)
-    settings[3] &= ~termios.ECHOCTL  # ^C would be written wherever the program's output is just then
+    settings[3] &= ~termios.ECHO  # pyte drops what follows an echoed Ctrl-C in the same line
+    settings[3] |= termios.NOFLSH  # at Ctrl-C a terminal drops output that nobody has read yet
     termios.tcsetattr(theirs, termios.TCSANOW, settings)
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
     environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "PYTHONUTF8": "1"}

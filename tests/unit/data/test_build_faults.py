@@ -118,7 +118,7 @@ def test_a_build_that_is_asked_to_end_is_to_be_continued(corpus: Path, tokenizer
         assert process.poll() is None, "the build ended before it could be interrupted"
         workers = workers_of(psutil.Process(process.pid)) or workers
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     asked, continued = errors.splitlines()
     assert asked == f"{out}: asked to end; finished parts are kept"
     assert continued.startswith("to continue: ")
@@ -138,7 +138,7 @@ def test_ctrl_c_is_one_quiet_line_and_keeps_finished_parts(
         assert process.poll() is None, "the build ended before it could be interrupted"
     assert all(map(never_sees_ctrl_c, workers_of(seen)))
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert errors == "gpt1-ds: interrupted: finished parts are kept; run the same command again\n"
     assert process.returncode == 130
     assert not (out / "dataset.json").exists()

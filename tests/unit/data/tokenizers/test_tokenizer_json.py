@@ -213,7 +213,7 @@ def test_a_name_on_the_hub(tmp_path: Path) -> None:
         environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "cache"), **variables}
         words = ["tokenizer", "import", "--hf", name, "--out", str(tmp_path / name.replace("/", "-"))]
         command = [sys.executable, "-m", "gpt1_ds", *words]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
         return done.returncode, done.stderr
 
     with serve(tmp_path / "root") as server:
