@@ -178,7 +178,7 @@ def _is_done(cell: RunDir) -> bool:
 
 
 def write_csv(results: Results, path: Path) -> None:
-    """One line per cell, split and metric, under the names of Score's fields."""
+    """One line per cell, split and metric, under the names of StudyScore's fields."""
     write_table(path, [field.name for field in fields(StudyScore)], map(asdict, results.scores))
 
 

@@ -15,7 +15,7 @@ from gpt1_ds.slurm.submit import call
 
 _GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
 USUAL_ARRAY = 1001  # MaxArraySize unless a site says otherwise
-_COLUMNS = ("%R", "%a", "%l", "%G", "%D", "%c", "%m")  # of sinfo: a line for nodes of one kind
+_COLUMNS = ("%R", "%a", "%l", "%G", "%D", "%c")  # of sinfo: a line for nodes of one kind
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Nodes:
     gpus: dict[str, int]  # type (empty: it has no name) -> number of each node
     number: int
     cores: int
-    mebibytes: int
 
     def fit(self, slurm: SlurmConfig) -> bool:
         """Whether a node of the job can be one of these."""
@@ -66,11 +65,11 @@ def assumptions(slurm: SlurmConfig) -> Iterator[Finding]:
 
 def _nodes(text: str) -> Iterator[Nodes]:
     for line in text.splitlines():
-        name, up, limit, gres, number, cores, memory = line.split("|")
+        name, up, limit, gres, number, cores = line.split("|")
         gpus: dict[str, int] = {}
         for kind, many in _GRES.findall(gres):
             gpus[kind] = gpus.get(kind, 0) + int(many)
-        numbers = (int(re.sub(r"\D.*", "", one) or 0) for one in (number, cores, memory))  # 64+: at least
+        numbers = (int(re.sub(r"\D.*", "", one) or 0) for one in (number, cores))  # 64+: at least
         yield Nodes(name, up == "up", _seconds(limit), gpus, *numbers)
 
 

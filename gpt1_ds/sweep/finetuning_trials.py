@@ -140,7 +140,7 @@ class FinetuningSweep(Sweep):
         """
         for variant, folder in dict.fromkeys((variant, folder) for _, variant, _, folder in self.lacking):
             say(f"{folder}: diverged in pre-training; {variant} has no cells of it")
-        problems = [*self.differences(), *self.others_results()]
+        problems = list(self.differences())
         sections = {trial.task: trial.section for trial in self.trials}
         problems += _trend_problems(self.study, sections)
         for section in sections.values():

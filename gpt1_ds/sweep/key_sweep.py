@@ -76,14 +76,13 @@ class KeySweep(Sweep):
     def describe(self) -> dict[str, Any]:
         return {"name": self.study.name, "cells": [dict(trial.values) for trial in self.trials]}
 
-    def check(self) -> None:
-        """Raise UserError also where another sweep of this name has run, whose results.csv this one would replace."""
-        super().check()
+    def others_results(self) -> Iterator[str]:
+        """Yields why the results of another sweep of this name would be lost: its runs are still there."""
         file, own = self.folder / RESULTS, {trial.run_dir.path.name for trial in self.trials}
         listed = [Path(row.text("run")).name for row in read_table(file, ["run"])] if file.exists() else []
         others = [name for name in listed if name not in own and claim.has_record(RunDir(self.folder / name))]
         if others:
-            raise ConfigError(
+            yield (
                 f"--sweep: {file} also has {', '.join(others)}, which this sweep would leave out; sweep all values at "
                 "once, choose another run.name, or remove these run folders"
             )

@@ -255,11 +255,6 @@ class ScalingSweep(Sweep):
         """Whether it has cells that a law of N and D can be fitted to; depth, shape and data answer other questions."""
         return any(trial.kind == "ladder" for trial in self.trials)
 
-    def differences(self) -> Iterator[str]:
-        """Yields also why the results of another study would be lost."""
-        yield from super().differences()
-        yield from self.others_results()
-
     def check(self) -> None:
         """Raise UserError also for data that are not there, or lack the text whose loss is the result of a cell."""
         config = self.trials[0].config

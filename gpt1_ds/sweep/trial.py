@@ -139,11 +139,14 @@ class Sweep(ABC):
         ConfigError.raise_all(self.differences())
 
     def differences(self) -> Iterator[str]:
-        """Yields what keeps this study from this folder: a run's configuration, or trials that ran with another one."""
+        """Yields what keeps this study from this folder: a run's configuration, trials that ran with another one, or
+        results that would be lost.
+        """
         if RunDir(self.folder).config.exists():
             yield f"{self.folder} is the folder of a run; give the study or sweep another name"
         for trial in self.trials:
             yield from trial.differences()
+        yield from self.others_results()
 
     def others_results(self) -> Iterator[str]:
         """Yields why the results in the folder would be lost: no cell of this study has run, so they are another's."""

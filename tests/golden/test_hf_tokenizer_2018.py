@@ -10,9 +10,10 @@ import transformers
 
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
-from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import import_hf, make_checkpoint
+from tests.helpers.published import published
 from tests.helpers.shared_data import shared_data
 
 TINY = ModelConfig(layers=1, width=8, heads=2, context=16)
@@ -20,8 +21,8 @@ TINY = ModelConfig(layers=1, width=8, heads=2, context=16)
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, source = tmp_path_factory.mktemp("2018"), shared_data("gpt1_bpe")
-    import_openai(source / "encoder_bpe_40000.json", source / "vocab_40000.bpe", folder / "tokenizer")
+    folder = tmp_path_factory.mktemp("2018")
+    published("openai", folder / "tokenizer")
     make_checkpoint(folder / "checkpoint", folder / "tokenizer", TINY)
     huggingface.export(folder / "checkpoint", folder / "exported")
     return folder / "exported"

@@ -19,16 +19,14 @@ from spacy.lang import en as english
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import openai_bpe
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe, merge
-from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
+from gpt1_ds.data.tokenizers.registry import import_openai
+from tests.helpers.published import published
 from tests.helpers.shared_data import shared_data
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> OpenAIBpe:
-    source = shared_data("gpt1_bpe")
-    out = tmp_path_factory.mktemp("openai") / "tokenizer"
-    import_openai(source / "encoder_bpe_40000.json", source / "vocab_40000.bpe", out)
-    loaded = load_tokenizer(out)
+    loaded = published("openai", tmp_path_factory.mktemp("openai") / "tokenizer")
     assert isinstance(loaded, OpenAIBpe)
     return loaded
 

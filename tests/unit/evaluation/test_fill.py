@@ -11,7 +11,6 @@ import torch
 from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.config import load
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.data.tokenizers.imports import import_wordpiece
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.evaluation.generate import fill, generate
@@ -19,7 +18,7 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
-from tests.helpers.shared_data import shared_data
+from tests.helpers.published import published
 from tools.families import FAMILIES, make_data
 
 
@@ -105,8 +104,7 @@ def test_the_text_is_that_of_the_tokens(loaded: Loaded) -> None:
 
 
 def test_pieces_of_words_are_joined(tmp_path: Path) -> None:
-    wordpiece, _ = import_wordpiece(shared_data("bert_wordpiece") / "vocab.txt", tmp_path / "tokenizer")
-    loaded = bert(wordpiece)
+    loaded = bert(published("bert", tmp_path / "tokenizer"))
     of = {one.token: one.text for one in fill(loaded, "The dog <mask> here", 100_000)}
     assert (of[","], of["##s"], of["ran"]) == ("the dog, here", "the dogs here", "the dog ran here")
     found = fill(loaded, "The dog <mask>, a <mask> <mask> (x)", 100_000)

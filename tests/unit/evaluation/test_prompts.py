@@ -9,14 +9,12 @@ import pytest
 
 import gpt1_ds
 from gpt1_ds.cli import main
-from gpt1_ds.data.tokenizers.imports import import_gpt2, import_sentencepiece, import_wordpiece
-from gpt1_ds.data.tokenizers.registry import import_openai
 from gpt1_ds.evaluation import generate
 from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.language_model import LanguageModel
 from gpt1_ds.evaluation.sampling import Sampling
 from tests.helpers.foreign import SMALL, make_checkpoint
-from tests.helpers.shared_data import shared_data
+from tests.helpers.published import published
 
 TEXTS = ["the module", "a file", "return the list of the module", "It", "class"]
 
@@ -134,26 +132,12 @@ def test_flags_that_do_not_go_together(checkpoint: Path, tmp_path: Path, capsys:
     assert (code, told) == (2, f"gpt1-ds: {tmp_path / 'none'}: no such file; --input names one with a prompt a line\n")
 
 
-def published(kind: str, out: Path) -> Path:
-    """The folder of a tokenizer that the field knows."""
-    if kind == "wordpiece":
-        import_wordpiece(shared_data("bert_wordpiece") / "vocab.txt", out)
-    elif kind == "sentencepiece":
-        import_sentencepiece(shared_data("t5_spiece") / "spiece.model", out)
-    elif kind == "openai":
-        source = shared_data("gpt1_bpe")
-        import_openai(source / "encoder_bpe_40000.json", source / "vocab_40000.bpe", out)
-    else:
-        source = shared_data("gpt2_bpe")
-        import_gpt2(source / "encoder.json", source / "vocab.bpe", out)
-    return out
-
-
-@pytest.mark.parametrize("kind", ["openai", "wordpiece", "sentencepiece", "gpt2"])
+@pytest.mark.parametrize("kind", ["openai", "bert", "t5", "gpt2"])
 def test_the_blank_after_a_prompt_is_that_of_the_whole_text(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = make_checkpoint(tmp_path / "c", published(kind, tmp_path / "tokenizer"), SMALL)
+    published(kind, tmp_path / "tokenizer")
+    checkpoint = make_checkpoint(tmp_path / "c", tmp_path / "tokenizer", SMALL)
     loaded, blanks = gpt1_ds.load(checkpoint), 0
     for prompt in ("It was", "It was ", "It was\n", "and his sister", ""):
         ids = loaded.tokenizer(prompt)

@@ -198,7 +198,7 @@ def test_slurm_check_leaves_the_proof_here(
     leave = f'for word; do [ ! -d "$word" ] || cp {tmp_path}/left.json "$word/gpu-check.json"; done'
     stub.write_text(f'#!/usr/bin/env bash\necho "$@"\necho "cores ${{SLURM_CPUS_PER_TASK:-of its own}}"\n{leave}\n')
     stub.chmod(0o755)
-    for name, line in (("sinfo", "gpu|up|infinite|gpu:8|2|64|0"), ("scontrol", "JobRequeue = 1")):
+    for name, line in (("sinfo", "gpu|up|infinite|gpu:8|2|64"), ("scontrol", "JobRequeue = 1")):
         (stub.parent / name).write_text(f"#!/bin/sh\necho '{line}'\n")
         (stub.parent / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")

@@ -10,10 +10,10 @@ from gpt1_ds.cli import main
 from gpt1_ds.config import load
 from gpt1_ds.slurm.site import array_limit, assumptions
 
-SINFO = """main|up|1-00:00:00|(null)|4|32|128000
-gpu|up|2-12:00:00|gpu:a100:8(S:0-1),nvme:1|6|64|512000+
-gpu|up|2-12:00:00|gpu:h100:4|2|48|512000
-old|down|30:00|gpu:2|1|16|64000
+SINFO = """main|up|1-00:00:00|(null)|4|32
+gpu|up|2-12:00:00|gpu:a100:8(S:0-1),nvme:1|6|64
+gpu|up|2-12:00:00|gpu:h100:4|2|48
+old|down|30:00|gpu:2|1|16
 """
 SCONTROL = """Configuration data as of 2026-11-27T20:00:00
 AccountingStorageType   = accounting_storage/slurmdbd

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.config import Config, load, to_yaml
+from gpt1_ds.config import load, to_yaml
 from gpt1_ds.sweep.key_sweep import KeySweep, KeyTrial, make_key_sweep
 
 
+def sweep_of(lists: Sequence[str], *own: str) -> KeySweep:
+    """A sweep of these lists, of a run `lr` that has the keys `own` besides."""
+    return make_key_sweep(lists, lambda words: load([], ["run.name=lr", *own, *words]), None, None)
+
+
 def test_trackers_show_the_sweep_and_its_values() -> None:
-    own = ["run.name=lr", "tracking.facts={team: nlp}"]
-    sweep = make_key_sweep(["optimizer.lr=1e-3,1e-2", "run.seed=2"], lambda words: load([], [*own, *words]), None, None)
+    sweep = sweep_of(["optimizer.lr=1e-3,1e-2", "run.seed=2"], "tracking.facts={team: nlp}")
     tracking = sweep.trials[1].config.tracking
     facts = {"team": "nlp", "study": "lr-sweep", "arm": "optimizer.lr=1e-2 run.seed=2"}
     assert (tracking.group, tracking.facts) == ("lr-sweep", facts)
@@ -23,9 +27,8 @@ def test_trackers_show_the_sweep_and_its_values() -> None:
 
 def test_a_trials_score_is_its_own(tmp_path: Path) -> None:
     """Whatever else of it was evaluated afterwards."""
-    own = ["run.name=lr", f"run.dir={tmp_path}", "task.name=cola", f"task.path={tmp_path}", "checkpoint.init_from=x"]
-    sweep = make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None)
-    trial = sweep.trials[0]
+    task = ["task.name=cola", f"task.path={tmp_path}", "checkpoint.init_from=x"]
+    trial = sweep_of(["run.seed=1,2"], f"run.dir={tmp_path}", *task).trials[0]
     trial.run_dir.create()
     entry = {"task": "cola", "split": "dev", "step": 9, "metrics": {"matthews": 0.5}, "data": "a"}
     others = [{**entry, "step": 3}, {**entry, "data": "b"}, {**entry, "task": "sts", "metrics": {"spearman": 0.3}}]
@@ -36,8 +39,7 @@ def test_a_trials_score_is_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
 def test_a_trial_that_lost_the_end_of_its_metrics_is_not_done(kept: int, tmp_path: Path) -> None:
-    own = ["run.name=lr", f"run.dir={tmp_path}"]
-    trial = make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None).trials[0]
+    trial = sweep_of(["run.seed=1,2"], f"run.dir={tmp_path}").trials[0]
     trial.run_dir.create()
     trial.run_dir.done.write_text('{"step": 20}')
     kinds = [("train", 10), ("eval", 10), ("train", 20), ("eval", 20)]
@@ -52,8 +54,7 @@ def test_a_trial_that_lost_the_end_of_its_metrics_is_not_done(kept: int, tmp_pat
 
 def test_a_trial_that_diverged_is_done_and_has_no_score(tmp_path: Path) -> None:
     """Its last loss before it diverged would be compared with the others' last ones."""
-    own = ["run.name=lr", f"run.dir={tmp_path}"]
-    sweep = make_key_sweep(["optimizer.lr=1e-3,9"], lambda words: load([], [*own, *words]), None, None)
+    sweep = sweep_of(["optimizer.lr=1e-3,9"], f"run.dir={tmp_path}")
     good, bad = sweep.trials
     for trial, last in ((good, 20), (bad, 10)):
         trial.run_dir.create()
@@ -76,8 +77,7 @@ def test_a_trial_that_diverged_before_its_first_line_is_of_its_configuration(tmp
     """It would stand for a run with other values."""
 
     def trial(*more: str) -> KeyTrial:
-        own = ["run.name=lr", f"run.dir={tmp_path}", *more]
-        return make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None).trials[0]
+        return sweep_of(["run.seed=1,2"], f"run.dir={tmp_path}", *more).trials[0]
 
     ran = trial("optimizer.lr=9")
     ran.run_dir.create()
@@ -92,8 +92,7 @@ def test_a_trial_that_diverged_before_its_first_line_is_of_its_configuration(tmp
 
 def test_a_sweep_does_not_replace_the_results_of_another(tmp_path: Path) -> None:
     def sweep(values: str) -> KeySweep:
-        own = ["run.name=lr", f"run.dir={tmp_path}"]
-        return make_key_sweep([f"optimizer.lr={values}"], lambda words: load([], [*own, *words]), None, None)
+        return sweep_of([f"optimizer.lr={values}"], f"run.dir={tmp_path}")
 
     first = sweep("1e-3,1e-2")
     first.check()
@@ -113,8 +112,7 @@ def test_a_sweep_does_not_replace_the_results_of_another(tmp_path: Path) -> None
 
 
 def test_the_folder_of_a_run_is_no_sweep_s(tmp_path: Path) -> None:
-    own = ["run.name=lr", f"run.dir={tmp_path}"]
-    sweep = make_key_sweep(["run.seed=1,2"], lambda words: load([], [*own, *words]), None, None)
+    sweep = sweep_of(["run.seed=1,2"], f"run.dir={tmp_path}")
     sweep.folder.mkdir()
     sweep.check()
     (sweep.folder / "config.yaml").touch()
@@ -123,14 +121,11 @@ def test_the_folder_of_a_run_is_no_sweep_s(tmp_path: Path) -> None:
 
 
 def test_losses_of_other_held_out_rows_are_not_compared() -> None:
-    def configure(words: Sequence[str]) -> Config:
-        return load([], ["run.name=lr", *words])
-
     with pytest.raises(ConfigError) as caught:
-        make_key_sweep(["train.eval_batches=1,0"], configure, None, None)
+        sweep_of(["train.eval_batches=1,0"])
     said = "--sweep: train.eval_batches is the same for all trials; give it as train.eval_batches=1"
     assert list(caught.value.problems) == [said]
-    trial = make_key_sweep(["run.seed=1,2"], configure, None, None).trials[0]
+    trial = sweep_of(["run.seed=1,2"]).trials[0]
     kept = {key: trial.must_keep(key) for key in ("train.eval_batches", "train.eval_every", "train.evaluations")}
     assert kept == {"train.eval_batches": True, "train.eval_every": False, "train.evaluations": False}
 
@@ -145,5 +140,5 @@ def test_losses_of_other_held_out_rows_are_not_compared() -> None:
 )
 def test_equal_values_in_other_writing_are_refused(words: list[str], said: str) -> None:
     with pytest.raises(UserError) as caught:
-        make_key_sweep(words, lambda more: load([], ["run.name=lr", "train.steps=null", *more]), None, None)
+        sweep_of(words, "train.steps=null")
     assert list(caught.value.problems) == [f"--sweep: {said} mean the same; leave one out"]

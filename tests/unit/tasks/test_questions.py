@@ -9,7 +9,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.probe_scores import score_probe
 from gpt1_ds.tasks.questions import (
@@ -22,7 +22,7 @@ from gpt1_ds.tasks.questions import (
     tokens_alone,
 )
 from gpt1_ds.tasks.zeroshot import Probe
-from tests.helpers.shared_data import shared_data
+from tests.helpers.published import published
 from tests.helpers.words import WordTokenizer
 
 STORY = Example("0", ("a b c", "why ?"), ("so", "no d"), label="1")
@@ -169,9 +169,7 @@ def test_what_stands_around_a_text_is_what_the_model_has_seen(sentence_data: Pat
 
 
 def test_the_vocabulary_of_2018(tmp_path: Path) -> None:
-    source = shared_data("gpt1_bpe")
-    out = tmp_path / "tokenizer"
-    tokenizer = import_openai(source / "encoder_bpe_40000.json", source / "vocab_40000.bpe", out)
+    tokenizer = published("openai", tmp_path / "tokenizer")
     (question,) = questions("sst2", [Example("0", ("Fine",), label="1")], tokenizer, causal_frame(tokenizer, 64))
     assert [tokens.tolist()[-2:] for tokens in question.sequences] == [[963, 9503], [963, 6353]], "very, and one token"
     assert [tokens[0] for tokens in question.sequences] == [40477] * 2, "the line end"

@@ -11,12 +11,12 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.data.tokenizers.imports import import_gpt2, import_sentencepiece, import_wordpiece
-from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from tests.helpers.hard_texts import HARD, TEXTS
+from tests.helpers.published import published
 from tests.helpers.shared_data import shared_data
 
-KINDS = ("trained", "openai", "gpt2", "wordpiece", "t5")
+KINDS = ("trained", "openai", "gpt2", "bert", "t5")
 WORDS = "The Quick, brown  fox's\n3.14 metres: O'Neil\u2014said \u201cno\u201d\u2026 to naïve Zoë; he   left"
 
 
@@ -29,16 +29,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def made(kind: str, tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     if kind == "trained":
         return load_tokenizer(tokenizer_folder)
-    out = tmp_path_factory.mktemp(kind) / "out"
-    if kind == "openai":
-        source = shared_data("gpt1_bpe")
-        return import_openai(source / "encoder_bpe_40000.json", source / "vocab_40000.bpe", out)
-    if kind == "gpt2":
-        source = shared_data("gpt2_bpe")
-        return import_gpt2(source / "encoder.json", source / "vocab.bpe", out)[0]
-    if kind == "wordpiece":
-        return import_wordpiece(shared_data("bert_wordpiece") / "vocab.txt", out)[0]
-    return import_sentencepiece(shared_data("t5_spiece") / "spiece.model", out)[0]
+    return published(kind, tmp_path_factory.mktemp(kind) / "out")
 
 
 def check(tokenizer: Tokenizer, text: str) -> None:
@@ -88,7 +79,7 @@ def test_offsets_are_those_of_the_library(tmp_path: Path) -> None:
     """BERT's, whose normaliser drops accents and splits Chinese characters."""
     vocabulary = shared_data("bert_wordpiece") / "vocab.txt"
     theirs = transformers.BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
-    ours, _ = import_wordpiece(vocabulary, tmp_path / "out")
+    ours = published("bert", tmp_path / "out")
     text = "A naïve Ünïcödé\tcafé, 漢字 e\u0301t\u0301 end."
     found = theirs(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     assert ours.encode_with_offsets(text)[1].tolist() == [list(pair) for pair in found]
