@@ -150,7 +150,9 @@ class Dataset:
         self.path = self.folder / DESCRIPTION
         self.tokenizer_folder = self.folder / TOKENIZER
         if not self.path.is_file():
-            raise DataError(f"{self.folder}: not a dataset ({DESCRIPTION} is missing); {_BUILD}")
+            # the path of a run is seen from the folder in which it was started
+            here = "" if self.folder.is_absolute() else f" in {Path.cwd()}"
+            raise DataError(f"{self.folder}: not a dataset ({DESCRIPTION} is missing{here}); {_BUILD}")
         try:
             with naming(self.path):
                 self.description: dict[str, Any] = parse_json(self.path.read_bytes(), MOST_MEMORY)

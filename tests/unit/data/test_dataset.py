@@ -130,6 +130,9 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
         DataError, match=r"not a dataset \(dataset.json is missing\); make one with `gpt1-ds data build`"
     ):
         Dataset(tmp_path)
+    with pytest.raises(DataError) as caught:
+        Dataset("nowhere")
+    assert f"dataset.json is missing in {Path.cwd()}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
