@@ -4,6 +4,7 @@ size, axes people can read, cells that belong together."""
 from __future__ import annotations
 
 import io
+import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ FEW = 8  # curves that a legend names within the axes
 
 def set_up(extra: str = "report") -> None:
     """The look of all figures. Raises UserError where matplotlib is not installed, which comes with `extra`."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it complains of a home that it may not write
     try:
         import matplotlib as mpl
     except ImportError:
