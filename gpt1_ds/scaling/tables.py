@@ -28,7 +28,7 @@ COLUMNS = {  # of results.csv: name -> what it says; configs/README.md shows the
     "vocab_size": "ids of the tokenizer",
     "seed": "of weights, dropout and data order",
     "learning_rate": "highest of the run",
-    "best_rate": "0: another rate of the same (n, d, u) lost fewer seeds, or has a lower mean loss; fits leave it out",
+    "best_rate": "0: another rate of the same (n, d, u) lost fewer seeds, or is better on shared ones; not fitted",
     "schedule": "of the learning rate",
     "n_all": "all parameters",
     "n_matrices_head": "weights of matrix products, head included",

@@ -148,17 +148,29 @@ def mark_best_rates(found: Sequence[dict[str, Any]]) -> None:
     """best_rate is 0 where the same point lost fewer seeds, or has a lower mean loss, at another learning rate: the
     mean of the seeds that did not diverge is that of the lucky ones.
     """
-    losses: dict[tuple[int, int, int], dict[float, list[float]]] = {}
+    losses: dict[tuple[int, int, int], dict[float, dict[int, float]]] = {}
     lost = Counter((row["n"], row["d"], row["u"], row["learning_rate"]) for row in found if row["outcome"] in LOST)
     for row in found:
         if row["outcome"] == DONE:
             point = losses.setdefault((row["n"], row["d"], row["u"]), {})
-            point.setdefault(row["learning_rate"], []).append(row["loss"])
+            point.setdefault(row["learning_rate"], {})[row["seed"]] = row["loss"]
     best = {
-        point: min(rates, key=lambda rate: (lost[*point, rate], fmean(rates[rate]))) for point, rates in losses.items()
+        point: min(rates, key=lambda rate: (lost[*point, rate], _excess(rates, rate)))
+        for point, rates in losses.items()
     }
     for row in found:
         row["best_rate"] = int(row["learning_rate"] == best.get((row["n"], row["d"], row["u"]), row["learning_rate"]))
+
+
+def _excess(losses: Mapping[float, Mapping[int, float]], rate: float) -> float:
+    """Returns by how much the mean loss at `rate` is above that at the rate of the most seeds, over the seeds of both:
+    where an arm repeats one rate with other seeds, a rate with one lucky seed would win. `losses`: by rate and seed.
+    """
+    usual = losses[max(losses, key=lambda one: len(losses[one]))]
+    seeds = losses[rate].keys() & usual
+    if not seeds:
+        return fmean(losses[rate].values()) - fmean(usual.values())
+    return fmean(losses[rate][seed] - usual[seed] for seed in seeds)
 
 
 def tracking_of(folder: Path) -> TrackingConfig | None:

@@ -17,11 +17,12 @@ DONE, LOST = "done", "diverged"
 
 
 def best(cells: list[tuple[float, str, float | None]]) -> set[float]:
-    """The rates that are marked, of cells of one point: rate, outcome, loss."""
-    found: list[dict[str, Any]] = [
-        {"n": 1, "d": 2, "u": 2, "learning_rate": rate, "outcome": outcome, "loss": loss}
-        for rate, outcome, loss in cells
-    ]
+    """The rates that are marked, of cells of one point: rate, outcome, loss, of seeds 1, 2, ... at each rate."""
+    found: list[dict[str, Any]] = []
+    for rate, outcome, loss in cells:
+        seed = 1 + sum(row["learning_rate"] == rate for row in found)
+        cell = {"n": 1, "d": 2, "u": 2, "learning_rate": rate, "seed": seed, "outcome": outcome, "loss": loss}
+        found.append(cell)
     mark_best_rates(found)
     return {row["learning_rate"] for row in found if row["best_rate"]}
 
@@ -35,6 +36,14 @@ def test_a_rate_that_lost_a_seed_does_not_win_by_the_others(lost: str) -> None:
     assert best([(2e-3, DONE, 3.0), (2e-3, lost, None), (1e-3, lost, None)]) == {2e-3}
     assert best([*lucky, (4e-3, DONE, 2.0), (4e-3, lost, None), (4e-3, lost, None)]) == {2e-3}
     assert best([(1e-3, lost, None), (2e-3, lost, None)]) == {1e-3, 2e-3}, "of what nothing is known all may be fitted"
+
+
+def test_rates_are_compared_by_the_seeds_that_they_share() -> None:
+    """An arm of rates with one seed beside an arm that repeats one of the rates: a lucky seed is so at all rates."""
+    repeated = [(1e-3, DONE, 3.2), (1e-3, DONE, 3.4), (1e-3, DONE, 3.5)]
+    assert best([*repeated, (2e-3, DONE, 3.3), (4e-3, DONE, 3.25)]) == {1e-3}
+    assert best([*repeated, (2e-3, DONE, 3.1), (4e-3, DONE, 3.15)]) == {2e-3}
+    assert best([(5e-4, DONE, 3.3), *repeated, (2e-3, DONE, 3.15)]) == {2e-3}
 
 
 @pytest.mark.parametrize("state", ["waiting", "running"])
