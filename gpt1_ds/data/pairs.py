@@ -178,9 +178,9 @@ class Pairs:
             next_N = np.arange(len(size_N)) + first_N + second_N
             chosen_R, begin = follow(next_N, begin, block.inside)
             begin -= block.inside
-            parts.append((block.number_N[chosen_R], first_N[chosen_R], second_N[chosen_R]))
-        sentence_R, first_R, second_R = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return _Table(sentence_R, first_R.astype(np.int32), second_R.astype(np.int32))
+            first_R, second_R = first_N[chosen_R].astype(np.int32), second_N[chosen_R].astype(np.int32)
+            parts.append((block.number_N[chosen_R], first_R, second_R))
+        return _Table(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def _targets(self, draws: _Draws) -> Int64s:
         """Tokens that chunks should have; of single sentences none, so that each text has the one it always has."""
