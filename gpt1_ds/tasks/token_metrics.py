@@ -2,7 +2,8 @@
 
 - exact_match and f1 of a span, as SQuAD's script counts (Rajpurkar et al. 2016, section 6.1): in lower case, without
   punctuation and articles; F1 is that of the words of both texts, and of several right answers the nearest one counts.
-  Where there is no answer, only an empty text is right (Rajpurkar et al. 2018).
+  Where there is no answer, only an empty text is right (Rajpurkar et al. 2018). The script of those questions leaves
+  right answers out of which nothing remains, like "The".
 - entity_f1 of tags, as conlleval counts (Tjong Kim Sang and De Meulder 2003): an entity is right where its kind and
   both its ends are. One begins at a B-, or at an I- that does not continue an entity of its kind. BIOES, BILOU and
   BMEWO are the same tags by other letters.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,11 @@ def of_sums(metric: str, sums_P: Floats) -> float | None:
 
 def _normal(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def with_words(answers: Iterable[str]) -> tuple[str, ...]:
+    """The answers of which a word remains."""
+    return tuple(filter(_normal, answers))
 
 
 def _exact(answers: tuple[str, ...], said: str) -> tuple[float, float]:

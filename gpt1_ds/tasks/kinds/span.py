@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt1_ds.tasks.base import Example, Layout, Splits, Task
 from gpt1_ds.tasks.token_controls import span_rules
-from gpt1_ds.tasks.token_metrics import Objects, objects
+from gpt1_ds.tasks.token_metrics import Objects, objects, with_words
 
 ANSWER, NO_ANSWER = "answer", "no answer"
 
@@ -41,7 +41,8 @@ class Span(Task):
         return NO_ANSWER in self.labels
 
     def gold(self, examples: Sequence[Example]) -> Objects:
-        return objects([tuple(text for text, _ in example.answers or ()) for example in examples])
+        answers = [tuple(text for text, _ in example.answers or ()) for example in examples]
+        return objects([*map(with_words, answers)] if self.may_refuse else answers)
 
     def in_words(self, prediction: Any) -> str:
         return str(prediction)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.comparison import estimate
-from gpt1_ds.tasks.kinds import Tagging
+from gpt1_ds.tasks.kinds import Span, Tagging
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.token_metrics import entities, entity_problem, loose, objects, of_sums, parts
 
@@ -93,6 +94,18 @@ def test_a_span(answers: tuple[str, ...], said: str, exact: float, f1: float) ->
 )
 def test_entities(tags: str, found: set[tuple[str, int, int]]) -> None:
     assert entities(tags.split()) == found
+
+
+def test_an_answer_of_articles_is_none_where_questions_may_have_no_answer() -> None:
+    examples = [
+        Example("0", ("Which letter?", "The letter A."), "train", answers=(("A", 11), ("letter A", 4))),
+        Example("1", ("Which word?", "The word."), "train", answers=(("The", 0),)),
+    ]
+    without = Span("squad", "pair", ("answer",), ("f1",))
+    assert without.gold(examples).tolist() == [("A", "letter A"), ("The",)]
+    with_none = Span("squad2", "pair", ("answer", "no answer"), ("f1",))
+    assert with_none.gold(examples).tolist() == [("letter A",), ()]
+    assert measure("exact_match", with_none.gold(examples), objects(["", ""])) == 0.5
 
 
 def test_tags_of_which_entities_cannot_be_counted() -> None:
