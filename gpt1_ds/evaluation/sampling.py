@@ -14,6 +14,7 @@ from gpt1_ds.config.task import LARGEST_ALPHA
 from gpt1_ds.tasks.text import most_written
 
 TOKENS = 100
+TEMPERATURE = 0.8
 LengthPenalty = Literal["plain", "gnmt"]
 
 
@@ -49,7 +50,7 @@ class Sampling:
     """
 
     tokens: int | None = None
-    temperature: float = 0.8
+    temperature: float = TEMPERATURE
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
@@ -100,8 +101,8 @@ class Sampling:
             yield f"length_alpha={self.length_alpha} must be a number {bounds}; 0 compares log-likelihoods as they are"
         if self.beams == 1 and (self.length_penalty, self.length_alpha, self.early_end) != ("plain", 1.0, False):
             yield f"beams={self.beams} must be 2 or more for length_penalty, length_alpha and early_end"
-        if self.beams > 1 and (self.top_k, self.top_p) != (0, 1.0):
-            yield f"beams={self.beams} must be 1 for top_k and top_p: beams draw nothing"
+        if self.beams > 1 and ((self.top_k, self.top_p) != (0, 1.0) or self.temperature not in (0, TEMPERATURE)):
+            yield f"beams={self.beams} must be 1 for temperature, top_k and top_p: beams draw nothing"
 
     def normalised(self, total: float, length: int) -> float:
         """Returns the score by which a text of `length` tokens with the log-likelihood `total` compares."""
