@@ -89,9 +89,9 @@ class Masked:
     ) -> HostBatch:
         parts = len(rows.lengths_G) / len(rows.row_B)  # micro-batches of the global batch: the loss is their mean
         counted_BM = is_predicted_BM & (rows.row_B >= 0)[:, None]
-        weights_MB = np.ascontiguousarray(
-            (counted_BM * (parts / self.predicted(rows.lengths_G).sum())).T.astype(np.float32)
-        )
+        count_B = is_predicted_BM.sum(1)  # fewer than asked for where the others of a row are special: they weigh more
+        each_B = self.predicted(rows.length_B) / np.maximum(1, count_B) * (parts / self.predicted(rows.lengths_G).sum())
+        weights_MB = np.ascontiguousarray((counted_BM * each_B[:, None]).T.astype(np.float32))
         ids_MB = np.ascontiguousarray(np.take_along_axis(rows.tokens_BS, at_BM, 1).T)
         labels = (np.ascontiguousarray(at_BM.T), ids_MB, weights_MB, *self._pairs(rows, parts))
         return HostBatch((np.ascontiguousarray(tokens_BS.T),), labels, (rows.length_B, rows.second_B))

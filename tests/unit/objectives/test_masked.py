@@ -156,6 +156,13 @@ def test_weights_are_means_over_the_global_batch(lengths: list[int]) -> None:
         assert len(weights) == predicted
 
 
+@pytest.mark.parametrize("probability", [0.01, 0.98, 1.0])
+def test_a_row_weighs_as_much_whose_other_tokens_are_special(probability: float) -> None:
+    rows, tested = text(np.arange(4), np.array([160, 7, 30, 3])), objective(probability=probability)
+    wanted = tested.predicted(rows.lengths_G)
+    assert tested.batch(rows).labels[2].sum(0, dtype=np.float64) == pytest.approx(wanted / wanted.sum(), rel=1e-6)
+
+
 def test_rows_that_fill_up_a_batch_count_nothing() -> None:
     rows = text(np.arange(4))
     rows = replace(rows, row_B=np.array([0, 1, -1, -1]), lengths_G=np.array([CONTEXT, CONTEXT, 0, 0]))
