@@ -82,7 +82,8 @@ class StudyAnswers:
                 return None
             found.append([one for one in answers if one is not None])
         classes = len(self.known[column.name]["labels"])
-        return estimate(column.metric, as_answers(known["gold"]), *found, classes=classes)
+        groups = known.get("groups", ())  # not in files of older versions
+        return estimate(column.metric, as_answers(known["gold"]), *found, classes=classes, groups=groups)
 
     def _answers(self, column: Column, split: str, known: dict[str, Any], name: str, seed: int) -> Numbers | None:
         """[N], in the order of the right answers. One text has no overlap: its words are all that a rule reads."""

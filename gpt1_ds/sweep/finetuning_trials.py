@@ -338,7 +338,7 @@ def _identity(config: Config) -> Config:
 
 
 FILE = "controls.json"
-FORMAT = 3  # an entry holds answers, too; of two texts words and overlap apart
+FORMAT = 4  # an entry holds answers, too, and the groups of examples; of two texts words and overlap apart
 
 
 def write_controls(sweep: FinetuningSweep) -> None:
@@ -375,10 +375,11 @@ def fitted_controls(data: TaskData) -> dict[str, Any]:
 
 
 def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:
-    """Split -> {ids, gold, controls: name -> answers}, as lists."""
+    """Split -> {ids, gold, groups, controls: name -> answers}, as lists."""
     splits: dict[str, Any] = {}
     for one in answers:
-        split = splits.setdefault(one.split, {"ids": one.ids, "gold": one.gold.tolist(), "controls": {}})
+        told = {"ids": one.ids, "gold": one.gold.tolist(), "groups": one.groups, "controls": {}}
+        split = splits.setdefault(one.split, told)
         split["controls"][one.control] = one.found.tolist()
     return splits
 

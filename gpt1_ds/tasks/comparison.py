@@ -65,16 +65,22 @@ def _half(part: float, freedom: int) -> float:
 
 
 def estimate(
-    metric: str, gold: Numbers, answers: Sequence[Numbers], others: Sequence[Numbers] = (), *, classes: int = 0
+    metric: str,
+    gold: Numbers,
+    answers: Sequence[Numbers],
+    others: Sequence[Numbers] = (),
+    *,
+    classes: int = 0,
+    groups: Sequence[str] = (),
 ) -> Estimate | None:
     """The metric of `answers`, [N] of each seed, to the examples of a task of so many `classes` whose right answers are
-    `gold` [N]; with `others`, of the same seeds, by how much it is above theirs. None where the metric is not defined
-    for one of the seeds.
+    `gold` [N], and which belong to `groups` [N]; with `others`, of the same seeds, by how much it is above theirs. None
+    where the metric is not defined for one of the seeds.
     """
     blocks = np.array_split(np.arange(len(gold)), min(BLOCKS, len(gold)))
     tables = []
     for found in (answers, others):
-        rows = [_values(metric, gold, one, blocks, classes) for one in found]
+        rows = [_values(metric, gold, one, blocks, classes, np.array(groups)) for one in found]
         if any(row is None for row in rows):
             return None
         tables.append(np.array(rows, dtype=np.float64))
@@ -109,7 +115,12 @@ def slope_weights(counts: Sequence[int]) -> list[float]:
 
 
 def _values(
-    metric: str, gold: Numbers, found: Numbers, blocks: Sequence[NDArray[np.int64]], classes: int
+    metric: str,
+    gold: Numbers,
+    found: Numbers,
+    blocks: Sequence[NDArray[np.int64]],
+    classes: int,
+    groups: NDArray[np.str_],
 ) -> NDArray[np.float64] | None:
     """[1 + blocks]: the metric of all examples, then without each block; None where one is not defined."""
     parts_NP = None  # of a score of sums, what each example adds to them: no example is counted twice
@@ -122,9 +133,9 @@ def _values(
         rows = [sums.sum(axis=0), *(sums.sum(axis=0) - sums)]
         whole, *left = (of_sums(metric, row_P) for row_P in rows)
         return None if whole is None else np.array([whole, *(one or 0.0 for one in left)])
-    values = [measure(metric, gold, found, classes)]
+    values = [measure(metric, gold, found, classes, groups)]
     for block in blocks:
         kept = np.ones(len(gold), dtype=np.bool_)
         kept[block] = False
-        values.append(measure(metric, gold[kept], found[kept], classes))
+        values.append(measure(metric, gold[kept], found[kept], classes, groups[kept] if len(groups) else ()))
     return None if None in values else np.array(values, dtype=np.float64)

@@ -11,6 +11,8 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig, load
+from gpt1_ds.sweep.finetuning_trials import fitted_controls
+from gpt1_ds.tasks.comparison import estimate
 from gpt1_ds.tasks.metrics import control_scores, score_examples, write_submission
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.token_metrics import objects
@@ -75,6 +77,17 @@ def test_multirc_is_scored_over_options_and_by_question(options: Path) -> None:
         (one.control, one.metric): one.value for one in control_scores(data.task, data.task.controls(data.splits))
     }
     assert controls["majority", "exact_match"] == pytest.approx(1 / 3), "no option of the second question is right"
+
+
+def test_a_study_compares_whole_questions_of_multirc(options: Path) -> None:
+    """By the questions that its file of right answers names; files of older versions name none."""
+    told = fitted_controls(read_task(section(options, "multirc")))["answers"]["dev"]
+    gold, found = np.array(told["gold"]), [np.array([1, 0, 1, 1, 0, 0, 0])]
+    one = estimate("exact_match", gold, found, classes=2, groups=told["groups"])
+    assert one is not None
+    assert one.by_seed == pytest.approx((1 / 3,))
+    assert np.isfinite(one.interval()).all()
+    assert estimate("exact_match", gold, found, classes=2) is None
 
 
 def test_multirc_of_the_hub(tmp_path: Path) -> None:
