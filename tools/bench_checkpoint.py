@@ -78,10 +78,12 @@ class Bench:
     def contents(self) -> Any:
         from gpt1_ds.checkpoint.manager import Contents
         from gpt1_ds.config import to_yaml
+        from gpt1_ds.data.tokenizers.base import read_files
         from gpt1_ds.engine import master_weights
 
         facts = {"step": self.steps, "updates": master_weights.updates(self.engine), "loss_scaler": {}, "hashes": {}}
-        return Contents(self.steps, facts, to_yaml(self.config), self.run_dir.path.parent / "text" / "tokenizer")
+        tokenizer = read_files(self.run_dir.path.parent / "text" / "tokenizer")
+        return Contents(self.steps, facts, to_yaml(self.config), tokenizer)
 
     def save(self, background: bool) -> None:
         self.manager.start(self.contents(), background)

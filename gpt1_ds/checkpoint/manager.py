@@ -28,19 +28,19 @@ from gpt1_ds.common.files import sync_folder, write_atomic, write_json
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
-from gpt1_ds.data.tokenizers.base import copy_tokenizer
+from gpt1_ds.data.tokenizers.base import write_tokenizer
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into a checkpoint besides the tensors: `facts` for the manifest, the resolved config, the tokenizer."""
+    """What goes into a checkpoint besides the tensors: `facts` for the manifest, the config, the tokenizer's files."""
 
     step: int
     facts: dict[str, Any]
     config_yaml: str
-    tokenizer: Path
+    tokenizer: dict[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def complete(temporary: Path, contents: Contents, shards: list[RankShard]) -> No
             )
     write_json(temporary / INDEX, merged_index(written))
     write_atomic(temporary / "config.yaml", contents.config_yaml)
-    copy_tokenizer(contents.tokenizer, temporary / "tokenizer")
+    write_tokenizer(contents.tokenizer, temporary / "tokenizer")
     files = {shard.file: {"bytes": shard.bytes, "sha256": shard.sha256} for shard in written}
     others = {str(path.relative_to(temporary)): path for path in sorted(temporary.rglob("*")) if path.is_file()}
     files.update({name: manifest.file_facts(path) for name, path in others.items() if name not in files})

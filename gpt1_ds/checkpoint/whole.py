@@ -22,6 +22,7 @@ from gpt1_ds.common.errors import DamagedError
 from gpt1_ds.common.files import published_folder
 from gpt1_ds.config import Config, to_carried_yaml
 from gpt1_ds.config.parallel import ParallelConfig
+from gpt1_ds.data.tokenizers.base import read_files
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.master_weights import Fragment
@@ -148,7 +149,7 @@ def publish(
         (folder / "state").mkdir()
         if vector is not None:
             facts[KEY] = write(folder, vector)
-        contents = Contents(facts["step"], facts, to_carried_yaml(config), tokenizer)
+        contents = Contents(facts["step"], facts, to_carried_yaml(config), read_files(tokenizer))
         complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
 
 

@@ -19,6 +19,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import naming, parse_json
 from gpt1_ds.data.shards import DTYPE_CODES, Shard
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 DESCRIPTION = "dataset.json"
 TOKENIZER = "tokenizer"
@@ -183,6 +184,14 @@ class Dataset:
             raise DataError(f"{self.path}: damaged ({type(error).__name__}: {error!s:.200}); {_AGAIN}") from None
         for name, expected in files:
             _check_size(self.folder / name, expected)
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer that gave its ids. Raises DataError where there is another one in its place."""
+        found = load_tokenizer(self.tokenizer_folder)
+        if found.fingerprint != self.tokenizer_fingerprint:
+            way_out = f"put that one back, or {_AGAIN}"
+            raise DataError(f"{self.tokenizer_folder}: not the tokenizer this dataset was built with; {way_out}")
+        return found
 
     def split(self, name: str) -> TokenStream:
         """Raises DataError when the dataset was built without this split."""

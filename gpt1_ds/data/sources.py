@@ -21,7 +21,6 @@ from gpt1_ds.data.sentences import Sentences
 from gpt1_ds.data.spans import SpecialTokens
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.data.tokenizers.registry import encode_alike, load_tokenizer
 
 EMBEDDED_FOLDER = Path("data") / EMBEDDED
 EMBEDDED_VOCAB_SIZE = 4096
@@ -44,13 +43,13 @@ def open_data(config: Config) -> Data:
     """Open the sources of `data.path`. Raises DataError or ConfigError when they do not fit together or the model."""
     datasets = [Dataset(staged(source.path)) for source in config.data.path]
     first = datasets[0]
+    tokenizer = first.load_tokenizer()
     for other in datasets[1:]:
         same = other.tokenizer_fingerprint == first.tokenizer_fingerprint
-        if not same and not encode_alike(other.tokenizer_folder, first.tokenizer_folder):
+        if not same and other.load_tokenizer().meaning != tokenizer.meaning:
             raise ConfigError(
                 f"data.path: {other.folder} was built with another tokenizer than {first.folder}; build both with one"
             )
-    tokenizer = load_tokenizer(first.tokenizer_folder)
     ConfigError.raise_all(_missing(config, datasets, tokenizer))
     training, held_out = (_windows if config.data.text == "windows" else _sentences)(config, datasets, tokenizer)
     data_hash = "+".join(dataset.data_hash for dataset in datasets)

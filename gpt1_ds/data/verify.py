@@ -22,7 +22,6 @@ from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard, Tokens
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 DISCOUNT = 0.75
 MAX_TOKENS = 50_000_000  # of either split; keeps a baseline within a minute and a few GB
@@ -47,7 +46,7 @@ def scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     train, held_out = _tokens(dataset.split("train")), _tokens(dataset.split("validation"))
     if len(held_out) < orders:
         raise DataError(f"{folder}: {len(held_out)} held-out tokens are too few for an n-gram baseline")
-    text_bytes = int(load_tokenizer(dataset.tokenizer_folder).token_bytes()[held_out].sum())
+    text_bytes = int(dataset.load_tokenizer().token_bytes()[held_out].sum())
     result = []
     probability = _unigram(train, held_out, dataset.vocab_size)
     for order in range(1, orders + 1):
@@ -125,9 +124,7 @@ def verify_dataset(folder: Path | str, show: Show = show_nothing) -> Dataset:
     tokenizer. Raises DataError naming the file and, for a bad token, its byte offset.
     """
     dataset = Dataset(folder)
-    tokenizer = load_tokenizer(dataset.tokenizer_folder)
-    if tokenizer.fingerprint != dataset.tokenizer_fingerprint:
-        raise DataError(f"{dataset.tokenizer_folder}: not the tokenizer this dataset was built with; {_AGAIN}")
+    tokenizer = dataset.load_tokenizer()
     seen, shards = 0, sum(len(dataset.split(name).shards) for name in dataset.splits)
     for name in dataset.splits:
         stream = dataset.split(name)

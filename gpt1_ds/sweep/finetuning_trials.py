@@ -26,7 +26,6 @@ from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.sources import needs_embedded_corpus
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.scaling.tables import DIVERGED
 from gpt1_ds.sweep.finetuning_study import (
     OWN_KEYS,
@@ -216,7 +215,7 @@ def _lacking_symbols(config: Config, tasks: Sequence[tuple[Task, TaskConfig]]) -
     if needs_embedded_corpus(config):  # whose tokenizer has them
         return
     own = [fitted(task, section, config.model) for task, section in tasks if section.form != "text"]
-    ids = load_tokenizer(Dataset(config.data.path[0].path).tokenizer_folder).special_ids
+    ids = Dataset(config.data.path[0].path).load_tokenizer().special_ids
     yield from ids.missing(dict.fromkeys(role for task in own for role in symbol_roles(task)), "fine-tuning")
 
 

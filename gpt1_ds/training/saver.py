@@ -17,6 +17,7 @@ from gpt1_ds.common.errors import TrainingError, UnsavedError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_carried_yaml, to_yaml
+from gpt1_ds.data.tokenizers.base import read_files
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.monitoring.watchdog import SAVE
@@ -34,13 +35,13 @@ class Saver:
 
     def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, mirror: Mirror | None) -> None:
         self.workload, self.run_dir, self.engine, self.groups = workload, run_dir, engine, engine.groups
-        self.mirror = mirror
-        self.config = workload.config
+        self.mirror, self.config = mirror, workload.config
         self.manager = CheckpointManager(run_dir, engine, self.config)
         self._replicas = Replicas(engine)
         self._saved_step = -1  # of the checkpoint that was last published, or read
         self.seconds: float | None = None  # that the last save took until it was published
         self._carried_yaml = to_carried_yaml(self.config)
+        self._tokenizer = read_files(workload.tokenizer_folder)  # which may be another one at a later save
         self._config_hash = hashlib.sha256(to_yaml(self.config).encode()).hexdigest()
 
     def is_saved(self, state: TrainingState) -> bool:
@@ -58,8 +59,7 @@ class Saver:
         self.finish()  # one at a time
         if again or not self.is_saved(state):
             self.compare_replicas(state.step)
-            metadata, tokenizer = self._metadata(state), self.workload.tokenizer_folder
-            contents = Contents(state.step, metadata, self._carried_yaml, tokenizer)
+            contents = Contents(state.step, self._metadata(state), self._carried_yaml, self._tokenizer)
             self._started = time.monotonic()
             self.manager.start(contents, background)
         if not background:

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import staging
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import open_data
+from gpt1_ds.data.tokenizers.base import read_metadata
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.launcher import launch
 from tools import runs
 
@@ -85,6 +88,23 @@ def test_a_shard_that_is_cut_while_it_is_read_ends_the_run_with_its_name(tiny_da
     run.join()
     assert isinstance(run.error, DataError)
     assert str(run.error).startswith(f"{path}: was cut to 4096 bytes while it was read")
+
+
+def test_another_tokenizer_in_the_dataset_is_not_taken_for_its_own(tiny_data: Path, tmp_path: Path) -> None:
+    """Not at a save, whose checkpoint would give its ids to other pieces, and not at the next start."""
+    data, other = tmp_path / "data", tmp_path / "other"
+    shutil.copytree(tiny_data, data)
+    train_tokenizer([tiny_data.parent / "text" / "00.txt"], other, 500)
+    words = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    run = runs.Background(words, 2)
+    run.wait_for_step(1)
+    shutil.copytree(other, data / "tokenizer", dirs_exist_ok=True)
+    run.run_dir.stop.touch()
+    run.join()
+    kept = read_metadata(find_checkpoint(run.run_dir.path) / "tokenizer")
+    assert kept == read_metadata(tiny_data / "tokenizer") != read_metadata(other)
+    with pytest.raises(DataError, match="tokenizer: not the tokenizer this dataset was built with"):
+        runs.pretrain(words, 2)
 
 
 def on_a_node_of_its_own(words: list[str], place: str, damaged: int) -> int:

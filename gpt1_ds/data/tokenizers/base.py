@@ -337,11 +337,20 @@ def _count(value: Any) -> int:
     return value
 
 
-def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files that a tokenizer folder names, and nothing else that lies there; access rights are not copied."""
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Returns the contents of the files that a tokenizer folder names, and of nothing else that lies there."""
+    return {name: (folder / name).read_bytes() for name in (METADATA, *read_metadata(folder).files)}
+
+
+def write_tokenizer(files: Mapping[str, bytes], target: Path) -> None:
+    """Write what `read_files` returns; access rights are those of new files."""
     target.mkdir(exist_ok=True)
-    for name in (METADATA, *read_metadata(source).files):
-        write_atomic(target / name, (source / name).read_bytes())
+    for name, content in files.items():
+        write_atomic(target / name, content)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    write_tokenizer(read_files(source), target)
 
 
 class PieceTokenizer(Tokenizer):
