@@ -27,7 +27,7 @@ from gpt1_ds.engine import agreement
 from gpt1_ds.engine.deepspeed.settings import allow_sequence_parallel
 from gpt1_ds.launcher.accelerator import choose
 from gpt1_ds.launcher.launch import STORE_VARIABLE
-from gpt1_ds.launcher.network import choose_interface, explained
+from gpt1_ds.launcher.network import choose_interface, explained, on_loopback
 
 T = TypeVar("T")
 
@@ -241,11 +241,12 @@ _ALONE: list[ProcessGroup | None] = []  # the default group that `connect_alone`
 
 def connect_alone() -> ProcessGroup:
     """A process group of this process alone, without a port; for a checkpoint in a notebook or on a login node."""
-    if not dist.is_initialized():
-        with explained():
-            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-        _ALONE[:] = [dist.group.WORLD]
-    return _group_of_one(dist.group.WORLD)
+    with on_loopback():
+        if not dist.is_initialized():
+            with explained():
+                dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+            _ALONE[:] = [dist.group.WORLD]
+        return _group_of_one(dist.group.WORLD)
 
 
 @lru_cache(maxsize=1)

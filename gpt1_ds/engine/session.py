@@ -20,6 +20,7 @@ from gpt1_ds.engine import agreement
 from gpt1_ds.engine.build import release_engines
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
+from gpt1_ds.launcher.network import on_loopback
 from gpt1_ds.model import proof
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -61,18 +62,19 @@ def distributed_session(config: Config, **arguments: object) -> Iterator[Process
     share_cores()
     keep_freed_blocks()
     device = choose(config)
-    connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, arguments))
-    end = release_engines if dist.group.WORLD is before else _disconnect  # what was there before stays
-    try:
-        ConfigError.raise_all(device_problems(config, device))
-        groups = ProcessGroups(config)
-        agree_on_proof(config, groups, device)
-        yield groups
-    except (UserError, TrainingError) as error:  # all ranks come here together
-        error.on_all_ranks = True
-        end()
-        raise
-    end()  # after any other error it would wait for what the other ranks do not do any more
+    with on_loopback():
+        connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, arguments))
+        end = release_engines if dist.group.WORLD is before else _disconnect  # what was there before stays
+        try:
+            ConfigError.raise_all(device_problems(config, device))
+            groups = ProcessGroups(config)
+            agree_on_proof(config, groups, device)
+            yield groups
+        except (UserError, TrainingError) as error:  # all ranks come here together
+            error.on_all_ranks = True
+            end()
+            raise
+        end()  # after any other error it would wait for what the other ranks do not do any more
 
 
 def with_common_micro_batch(config: Config, groups: ProcessGroups) -> Config:

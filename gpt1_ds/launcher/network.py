@@ -83,6 +83,7 @@ def _lock(made: Path, how: int) -> int | None:
     return descriptor
 
 
+INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's variable
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 _NO_ADDRESS = re.compile(r"Unable to find (?:address|interface) for: (\S+)")
 
@@ -134,10 +135,25 @@ def explained() -> Iterator[None]:
 def choose_interface() -> None:
     """Set GLOO_SOCKET_IFNAME for ranks that meet at MASTER_ADDR, unless the user has."""
     address = os.environ.get("MASTER_ADDR")
-    if address and "GLOO_SOCKET_IFNAME" not in os.environ:
+    if address and INTERFACE not in os.environ:
         name = interface_towards(address)
         if name is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = name
+            os.environ[INTERFACE] = name
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """In this block a process that is the only rank makes its groups on loopback, unless the user chose an interface:
+    gloo would look up this host's name, for many seconds where no server of names answers.
+    """
+    if INTERFACE in os.environ or os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
+        yield
+        return
+    os.environ[INTERFACE] = "lo"
+    try:
+        yield
+    finally:
+        os.environ.pop(INTERFACE, None)  # programs that this one starts may have others to meet
 
 
 def interface_towards(address: str) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
 from gpt1_ds.common.errors import LaunchError
@@ -92,3 +95,30 @@ def test_a_group_of_somebody_else_is_left_alone() -> None:
     ((asked, refused),) = launch.run(f"{__name__}:runs_on_a_gpu", (False,), 1)
     assert asked == []
     assert refused.startswith("this process has a process group already (gloo): end it with")
+
+
+NEW_NETWORK = 0x40000000  # of unshare(2)
+
+
+def one_rank_without_ipv4() -> tuple[bool, bool, bool]:
+    """Runs on a rank: whether a loaded model and a run have a group there, and whether the interface stays chosen."""
+    import ctypes
+
+    from gpt1_ds.config import load
+    from gpt1_ds.engine import process_groups, session
+    from gpt1_ds.launcher import network
+
+    del os.environ[network.INTERFACE]  # as without --nproc
+    assert ctypes.CDLL(None).unshare(NEW_NETWORK) == 0, "root may"
+    for words in ("link set lo up", "-4 address delete 127.0.0.1/8 dev lo"):
+        subprocess.run(["ip", *words.split()], check=True)
+    loaded = process_groups.connect_alone().size() == 1
+    with session.distributed_session(load([], [])) as groups:
+        trained = groups.gather(7) == [7]
+    return loaded, trained, network.INTERFACE in os.environ
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and "CI" not in os.environ, reason="a network of its own needs root")
+def test_one_rank_asks_nobody_for_the_name_of_its_host() -> None:
+    """Gloo looked it up, which takes long where no server answers, and then took an address that was not there."""
+    assert launch.run(f"{__name__}:one_rank_without_ipv4", (), 1) == [(True, True, False)]
