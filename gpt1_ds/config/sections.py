@@ -66,7 +66,7 @@ class DataConfig:
     documents: Literal["joined", "masked"] = "joined"  # masked: tokens see their own one alone, its positions from 0 on
     unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
     offsets: Literal["fixed", "epoch"] = "fixed"  # windows begin at the same tokens in every pass; or elsewhere in each
-    verify: bool = True  # compare the hash of every shard before training, on every host's disk
+    verify: bool = True  # compare the hash of every shard before it is read, on every host's disk
     epochs_limit: float | None = None  # refuse to pass over the data more often than this; null: no limit
 
     @property

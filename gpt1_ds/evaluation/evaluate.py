@@ -21,6 +21,8 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.task import PREFIX
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.data.tokenizers.registry import encode_alike
+from gpt1_ds.data.verify import files_of, verify_share
+from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -109,6 +111,10 @@ def _held_out(
     left = [path for path in checkpoints if (*key, _step(groups, path), data.data_hash) not in there]
     if not left:
         return
+    if config.data.verify:
+        streams = [data.held_out.stream]
+        part = shared_disk.reading_part(groups, files_of(streams), None)
+        groups.agree(lambda: verify_share(streams, part, lambda: None))
     for path in left:
         facts = same_manifest(groups, path)
         other = facts["hashes"]["tokenizer"] != data.tokenizer_hash

@@ -31,7 +31,7 @@ def test_other_data_is_scored_and_replaces_nothing(fine_tuned: Callable[[str], P
     assert json.loads((run / "eval.json").read_text()) == found
 
 
-def test_text_that_was_built_again_is_named(
+def test_text_that_is_not_what_it_was_is_named(
     tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What a run held out may be trained on in the new split, and the other way round."""
@@ -46,3 +46,7 @@ def test_text_that_was_built_again_is_named(
     assert (
         "made/data: was built again since runs/r/checkpoints/step-00000001 was trained on it" in capsys.readouterr().err
     )
+    path = Path("made/data/validation-00000.bin")
+    path.write_bytes(path.read_bytes()[::-1])
+    assert main(["evaluate", "runs/r", "--nproc", "2"]) == 2
+    assert f"gpt1-ds: {path}: its sha256 differs" in capsys.readouterr().err
