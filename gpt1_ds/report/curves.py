@@ -250,7 +250,10 @@ def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
             series.append(_series(number, "held_out", "loss", f"{story.name}: held out", number, "circles"))
     marks = _baselines(stories) if chart.name == "loss" else []
     caption = " ".join([chart.caption, *about_loss(stories, marks)]) if chart.name == "loss" else chart.caption
-    found = {"name": chart.name, "title": chart.title, "caption": caption, "series": series, "marks": marks}
+    title = chart.title
+    if chart.name == "loss" and any(story.config.task for story in stories):
+        title = "Loss"  # of a task it is a sum, of which the caption says the parts
+    found = {"name": chart.name, "title": title, "caption": caption, "series": series, "marks": marks}
     return found | ({"log": True} if chart.log else {})
 
 

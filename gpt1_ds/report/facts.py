@@ -15,7 +15,7 @@ from gpt1_ds.config import load
 from gpt1_ds.config.task import SCALES
 from gpt1_ds.report.curves import GRAMS, hours
 from gpt1_ds.report.runs import RunStory
-from gpt1_ds.tracking.record import shown_metrics
+from gpt1_ds.tracking.record import of_run, shown_metrics
 
 ENDS = {"done": "done", "user": "stopped as asked", "handover": "stopped, to be continued"}
 MACHINE = {
@@ -67,6 +67,9 @@ def headline(story: RunStory) -> list[tuple[str, str]]:
                 *((what, decimals(value)) for what, value in beside.items() if value is not None),
                 ("perplexity", decimals(record["perplexity"], 1)),
             ]
+    for split, result in _task_scores(story):
+        metric, value = next(iter(result["metrics"].items()))
+        rows.append((f"{split} {metric}", "not defined" if value is None else decimals(value)))
     if not rows:
         rows = [("training loss", decimals(last["loss"]))]
     spent = duration(3600 * hours(story.train)[-1])
@@ -83,7 +86,8 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         ("parameters", f"{story.parameters:,}"),
         *_flops(story),
         ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
-        ("training loss", f"{decimals(last['loss'])} nats per {_counted(story)}"),
+        ("training loss", f"{decimals(last['loss'])}{_unit(story)}"),
+        *((split, f"{_metrics(one['metrics'])}, after {one['step']:,} steps") for split, one in _task_scores(story)),
     ]
     for title, records in (("while training", story.held_out), ("all of it", story.evaluations)):
         for record in records[-1:]:
@@ -118,11 +122,21 @@ def _interval(score: Mapping[str, float], of: str = "") -> str:
     return f" ({score[low]:.3f} to {score[high]:.3f})" if low in score else ""
 
 
-def _counted(story: RunStory) -> str:
-    """What a training loss is a mean over."""
+def _task_scores(story: RunStory) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields (split, result) of a fine-tuned model: those of the checkpoint that the run chose; until it is done, the
+    newest one of each split.
+    """
+    chosen = of_run(story.entries) if story.config.task else []
+    yield from {one["split"]: one for one in chosen or story.scores if one["metrics"]}.items()
+
+
+def _unit(story: RunStory) -> str:
+    """What a training loss is counted in; that of a task is a sum of several, which the chart's caption names."""
+    if story.config.task is not None:
+        return ""
     if story.config.objective.next_sentence:
-        return "predicted token, and per pair added to it"
-    return "predicted token" if story.config.objective.kind == "masked" else "token"
+        return " nats per predicted token, and per pair added to it"
+    return f" nats per {'predicted token' if story.config.objective.kind == 'masked' else 'token'}"
 
 
 def _held_out(record: Mapping[str, Any]) -> str:
@@ -210,7 +224,14 @@ def command(story: RunStory) -> str:
 
 
 def sampling_command(story: RunStory) -> str:
-    return shlex.join(["gpt1-ds", "sample", "--checkpoint", str(story.folder), "--prompt", "It was a"])
+    """Returns what writes a text; "" for a model that writes none."""
+    config = story.config
+    if config.model.mask == "bidirectional":
+        return ""
+    asked = "--source" if config.model.kind == "encoder_decoder" else "--prompt"
+    spans = config.objective.kind == "spans" and config.task is None
+    text = "It was a <extra_id_0> day." if spans else "It was a"
+    return shlex.join(["gpt1-ds", "sample", "--checkpoint", str(story.folder), asked, text])
 
 
 def environment(story: RunStory) -> list[tuple[str, str]]:
@@ -235,4 +256,5 @@ def evaluations(stories: Sequence[RunStory]) -> list[tuple[str, str, str, str, s
 
 
 def _metrics(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {x:.6g}" if isinstance(x, float) else f"{name} {x}" for name, x in values.items())
+    told = {name: f"{x:.6g}" if isinstance(x, float) else x for name, x in values.items()}
+    return ", ".join(f"{name} {'not defined' if x is None else x}" for name, x in told.items())

@@ -1,5 +1,6 @@
 """A report is made from a run folder's files alone."""
 
+import html
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.report import curves, figures
-from gpt1_ds.report.facts import summary
+from gpt1_ds.report.facts import headline, sampling_command, summary
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.runs import read, read_all
 from tests.unit.tracking.test_record import train_record
@@ -76,6 +77,50 @@ def test_a_fine_tuned_run_has_not_the_flops_of_pre_training(run: Path) -> None:
     words = ["run.name=odd", "model.vocab_size=300", "task.name=rte", "task.path=x"]
     (run / "config.yaml").write_text(to_yaml(load([], words)))
     assert "FLOPs per token" not in dict(summary(read(run)))
+
+
+def as_task(run: Path) -> None:
+    words = ["run.name=odd", "model.vocab_size=300", "task.name=rte", "task.path=x"]
+    (run / "config.yaml").write_text(to_yaml(load([], words)))
+    (run / "eval.json").unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines()[:8]
+    for step, accuracy in ((4, 0.75), (8, 0.5)):
+        scores = {"accuracy": accuracy, "f1": None}
+        fields = {"kind": "task", "step": step, "tokens": 80, "task": "rte", "split": "dev", "loss": 0.5}
+        lines.append(json.dumps(fields | {"metrics": scores}))
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_a_fine_tuned_run_shows_its_scores_at_the_top(run: Path) -> None:
+    """It showed a training loss in nats per token, which is a sum of the task's and half of the language model's."""
+    as_task(run)
+    assert dict(headline(read(run)))["dev accuracy"] == "0.5000", "the newest, until the run has chosen"
+    chosen = [{"step": 4, "task": "rte", "split": "dev", "metrics": {"accuracy": 0.75, "f1": None}}]
+    chosen += [{"step": 0, "task": "control/majority/rte", "split": "dev", "metrics": {"accuracy": 0.25}}]
+    chosen += [{"step": 8, "task": "rte", "split": "dev", "metrics": {"accuracy": 0.5, "f1": None}}]
+    (run / "eval.json").write_text(json.dumps(chosen))
+    story = read(run)
+    shown = dict(summary(story))
+    assert [value for what, value in headline(story) if what == "dev accuracy"] == ["0.7500"]
+    assert "training loss" not in dict(headline(story))
+    assert (shown["dev"], shown["training loss"]) == ("accuracy 0.75, f1 not defined, after 4 steps", "6.2000")
+    assert curves.data([story])["charts"][0]["title"] == "Loss"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "--prompt"),
+        ("model.kind=encoder_decoder model.norm=pre objective.kind=spans", "--source 'It was a <extra_id_0> day.'"),
+        ("model.mask=bidirectional model.norm=pre objective.kind=masked", "fills &lt;mask&gt; in"),
+    ],
+)
+def test_a_page_names_a_sample_that_the_model_can_write(run: Path, words: str, says: str) -> None:
+    config = to_yaml(load([], ["run.name=odd", "model.vocab_size=300", *words.split()]))
+    (run / "config.yaml").write_text(config)
+    (run / "samples.jsonl").unlink()
+    assert html.unescape(says) in html.unescape(write_report([run]).read_text())
+    assert bool(sampling_command(read(run))) == ("bidirectional" not in words)
 
 
 def test_several_runs_share_a_page(run: Path, tmp_path: Path) -> None:
