@@ -57,7 +57,7 @@ def count(value: float) -> str:
     for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if abs(value) >= 0.9995 * scale:
             scaled = value / scale
-            return f"{scaled:.3g}{suffix}" if scaled < 999.5 else f"{scaled:.0f}{suffix}"
+            return f"{scaled:.3g}{suffix}" if abs(scaled) < 999.5 else f"{value:.3g}"
     return f"{value:.3g}"
 
 

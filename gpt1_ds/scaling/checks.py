@@ -98,16 +98,16 @@ def solution_warnings(form: str, points: Points, solution: Solution, intervals: 
     if "E" in intervals and (width := intervals["E"][1] - intervals["E"][0]) > E / 2:
         low, high = intervals["E"]
         yield (
-            f"implausible E = {E:.3f}: its 95 % interval {low:.3f} to {high:.3f} is {width / max(E, 1e-12):.2f} E "
-            "wide (more than E/2): the points lie too far above it to see it; do not extrapolate"
+            f"implausible E = {E:.3f}: its 95 % interval {low:.3f} to {high:.3f} is {width:.3f} nats wide (more than "
+            "E/2): the points lie too far above it to see it; do not extrapolate"
         )
     if solution.dropped_E is not None and len(solution.dropped_E):
         moves = np.abs(solution.dropped_E / max(E, 1e-12) - 1)
         worst = int(moves.argmax())
         if moves[worst] > 0.2:
             yield (
-                f"E moves by {100 * moves[worst]:.0f} % when one run ({_judged(form, points)[worst].cell}) is dropped "
-                "(more than 20 %): it hangs on single runs"
+                f"E moves by more than 20 %, from {E:.3f} to {solution.dropped_E[worst]:.3f}, when one run "
+                f"({_judged(form, points)[worst].cell}) is dropped: it hangs on single runs"
             )
     yield from _flat(solution)
 

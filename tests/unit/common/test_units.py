@@ -27,5 +27,6 @@ def test_what_is_no_count_is_refused(text: str) -> None:
 
 def test_numbers_as_people_read_them() -> None:
     assert [count(n) for n in (0, 999, 1000, 116_534_784, 999_999, 2.5e12)] == ["0", "999", "1K", "117M", "1M", "2.5T"]
+    assert [count(n) for n in (9.99e14, 7.15e25)] == ["999T", "7.15e+25"], "not 71500000000000T"
     assert [byte_size(n) for n in (512, 1536, 3 * 2**30)] == ["512 B", "1.5 KiB", "3 GiB"]
     assert [duration(s) for s in (0.25, 42, 75, 3600, 93784)] == ["0.2 s", "42 s", "1 min 15 s", "1 h", "1 d 2 h"]

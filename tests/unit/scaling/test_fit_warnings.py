@@ -158,7 +158,7 @@ def test_outliers_are_named_with_what_they_move(tmp_path: Path) -> None:
 def test_a_floor_that_hangs_on_single_runs(tmp_path: Path) -> None:
     record = fitted(tmp_path, rows_on(np.geomspace(1e7, 4e7, 3), np.geomspace(1e9, 1e10, 3), noise=0.01), draws=100)
     assert_warned(record, "more than E/2")
-    assert_warned(record, "% when one run (row ")
+    assert_warned(record, "when one run (row ")
 
 
 def test_a_floor_at_its_bound(tmp_path: Path) -> None:
@@ -168,6 +168,14 @@ def test_a_floor_at_its_bound(tmp_path: Path) -> None:
     assert record["at_bounds"] == ["E"]
     assert_warned(record, "at a bound: E")
     assert_warned(record, "implausible E = 0: it lies outside of 0 to the lowest loss")
+
+
+def test_a_floor_of_zero_is_no_measure_of_what_moves_it(tmp_path: Path) -> None:
+    """Widths and moves were given in parts of E: 2899999997100.00 E wide, 264130604815112 %."""
+    n, d = [1e6, 1e6, 1e7, 1e7, 1e7, 1e8, 1e8], [1e7, 1e8, 1e7, 1e8, 1e9, 1e8, 1e9]
+    record = fitted(tmp_path, rows_of(n, d, [4.1, 3.9, 3.8, 3.4, 3.2, 3.2, 2.9]), draws=50)
+    assert_warned(record, "implausible E = 0.000: its 95 % interval 0.000 to 2.900 is 2.900 nats wide (more than E/2)")
+    assert_warned(record, "E moves by more than 20 %, from 0.000 to 2.")
 
 
 def test_a_target_far_away_and_missed(tmp_path: Path) -> None:
