@@ -180,11 +180,14 @@ def _right_form(word: str, arguments: Sequence[str], options: argparse.Namespace
     if "." in key and takes_keys:
         return f"keys are written without dashes: {key}={value}"
     close = _close_option(f"--{key}", re.findall(r"--[\w-]+", options.parser.format_usage()))
-    if takes_keys and not close:
+    if takes_keys:
         from gpt1_ds.config import Config
         from gpt1_ds.config.values import alike
 
-        close = [f"{name}={value}" for name in alike(Config, (key.replace("-", "_"),))]
+        name = key.replace("-", "_")
+        keys = alike(Config, (name,))
+        if not close or any(one.endswith(f".{name}") for one in keys):  # --steps is train.steps, not --sweep
+            close = [f"{one}={value}" for one in keys]
     meant = f"did you mean {' or '.join(close)}?" if close else f"see {options.parser.prog} --help"
     return f"not an option of {options.parser.prog}; {meant}"
 

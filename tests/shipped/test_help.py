@@ -142,6 +142,8 @@ def test_there_are_commands_that_read_checkpoints() -> None:
         (["pretrain", "--lr=1e-3"], "did you mean optimizer.lr=1e-3?"),
         (["pretrain", "--micro-batch-size", "8"], "did you mean train.micro_batch=8?"),
         (["pretrain", "--nprocs", "2"], "did you mean --nproc?"),
+        (["pretrain", "--steps", "5"], "did you mean train.steps=5?"),
+        (["finetune", "--seed=3"], "did you mean run.seed=3?"),
         (["pretrain", "--nothing-like-it"], "see gpt1-ds pretrain --help"),
         (["sample", "runs/r", "--prompt", "x", "--temprature", "1"], "did you mean --temperature?"),
         (["data", "build"], "--input, --tokenizer, --out; see gpt1-ds data build --help"),
