@@ -85,8 +85,9 @@ class Results:
 
     @property
     def has_paper(self) -> bool:
-        """Whether the paper prints numbers for one of the rows."""
-        return any(variant in paper.TABLE_5 for variant in self.variants)
+        """Whether the paper prints a number for a row and a column of the table."""
+        tasks = [column.task for column in self.columns]
+        return any(paper.printed_score(row, task) is not None for row in self.variants for task in tasks)
 
     @property
     def controls(self) -> list[str]:

@@ -98,8 +98,8 @@ def make_table(results: Results, intervals: Intervals | None = None) -> StudyTab
             for column in results.columns
         ]
         wide.append([variant, _text(average(results, variant)), *cells])
-        if variant in paper.TABLE_5:
-            numbers = [paper.printed_score(variant, column.task) for column in results.columns]
+        numbers = [paper.printed_score(variant, column.task) for column in results.columns]
+        if any(number is not None for number in numbers):
             wide.append([f"the paper's {variant}", *map(_text, (paper.printed_average(variant, tasks), *numbers))])
     rows = (*results.variants, *results.controls)
     long = [_entry(results, column, variant, known) for column in results.columns for variant in rows]
@@ -140,7 +140,7 @@ def _notes(results: Results) -> list[str]:
     notes = [
         "Points (x 100), mean over seeds ± the longer side of the 95 % interval (no ±: without answers to each "
         f"example). {MISSING}: not there (yet), or not defined, as a correlation of answers that are all the same. The "
-        "metric of each task is the paper's, as listed below the table.",
+        "metric of each task is listed below the table.",
         f"avg is the mean over {names}, for every seed that has them all.",
         f"The 95 % interval joins seeds and examples (gpt1_ds/tasks/comparison.py). {_SPLITS[results.split]}",
     ]
