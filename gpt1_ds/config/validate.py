@@ -307,9 +307,11 @@ def world_problems(config: Config, world: int) -> Iterator[str]:
     micro_batch = train.micro_batch or 1  # auto
     if train.smallest_batch % (micro_batch * data_ranks):
         key = "global_batch" if train.batch_warmup is None else "batch_warmup"
+        part, rest = divmod(train.smallest_batch, data_ranks)
+        smaller = "" if rest else f", or train.micro_batch={math.gcd(part, micro_batch)}"  # a run that continues may
         yield (
             f"train.{key}={train.smallest_batch} does not split into {data_ranks} data-parallel ranks x "
-            f"train.micro_batch={micro_batch}; use a multiple of {micro_batch * data_ranks}"
+            f"train.micro_batch={micro_batch}; use a multiple of {micro_batch * data_ranks}{smaller}"
         )
 
 

@@ -73,5 +73,15 @@ def test_the_first_batch_has_to_split_over_the_ranks() -> None:
     assert not list(world_problems(config, 1))
     (line,) = world_problems(config, 2)
     assert line == (
-        "train.batch_warmup=8 does not split into 2 data-parallel ranks x train.micro_batch=8; use a multiple of 16"
+        "train.batch_warmup=8 does not split into 2 data-parallel ranks x train.micro_batch=8; use a multiple of 16, "
+        "or train.micro_batch=4"
     )
+
+
+def test_a_smaller_micro_batch_is_a_way_out_of_a_batch_that_does_not_split() -> None:
+    """A run that continues on more ranks cannot change its batch, which alone was named."""
+    (line,) = world_problems(load([], ["train.global_batch=12", "train.micro_batch=12"]), 2)
+    assert line.endswith("use a multiple of 24, or train.micro_batch=6")
+    assert not list(world_problems(load([], ["train.global_batch=12", "train.micro_batch=6"]), 2))
+    (line,) = world_problems(load([], ["train.global_batch=9", "train.micro_batch=1"]), 2)
+    assert line.endswith("use a multiple of 2"), "no micro-batch splits nine"
