@@ -52,7 +52,9 @@ def read(folder: Path) -> RunStory:
     """Raises DataError for a folder that is no run, or one that has not logged a step yet."""
     run_dir = RunDir(folder)
     if not run_dir.config.exists():
-        raise DataError(f"{folder}: not a run folder (config.yaml is missing); name one, like runs/NAME")
+        runs = any(RunDir(path.parent).config.exists() for path in folder.glob("*/metrics.jsonl"))  # of a sweep
+        way_out = f"its folders are some: {folder}/*/" if runs else "name one, like runs/NAME"
+        raise DataError(f"{folder}: not a run folder (config.yaml is missing); {way_out}")
     lines = read_records(run_dir.metrics)
     if not lines:
         raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")

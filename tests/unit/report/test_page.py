@@ -152,6 +152,13 @@ def test_a_run_without_a_step_yet(run: Path) -> None:
         write_report([run])
 
 
+def test_the_folder_of_a_sweep_is_told_what_to_name(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"not a run folder .*; its folders are some: .*/runs/\*/$"):
+        read(run.parent)
+    with pytest.raises(DataError, match=r"; name one, like runs/NAME$"):
+        read(tmp_path / "data")
+
+
 def test_labels_of_baselines_are_outside_the_axes_and_apart(run: Path) -> None:
     counted = [{"order": order, "loss": 6.5 - order / 100, "bits_per_byte": 2.5} for order in (1, 2, 3)]
     (run.parent.parent / "data" / "ngrams.json").write_text(json.dumps(counted))
