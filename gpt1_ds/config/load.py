@@ -341,12 +341,12 @@ def find_file(name: str) -> Path:
 
 
 def _presets_in(folder: str, shipped: Sequence[str]) -> str:
-    """The presets of one folder, and which other folders there are: a line with all of them would be cut."""
-    folders = sorted({preset.partition("/")[0] for preset in shipped})
-    own = folder if folder in folders else "pretrain"
-    names = [preset.partition("/")[2] for preset in shipped if preset.startswith(f"{own}/")]
-    others = ", ".join(f"{one}/" for one in folders if one != own)
-    return f"{own}/ has {', '.join(names)}; others are in {others}"
+    """The presets of `folder`, and which other folders there are: a line with all of them would be cut."""
+    names = [preset.partition("/")[2] for preset in shipped if preset.startswith(f"{folder}/")]
+    others = sorted({f"{one}/" for preset in shipped if (one := preset.partition("/")[0]) != folder})
+    if not names:
+        return f"`gpt1-ds config ls` lists those of {', '.join(others)}"
+    return f"{folder}/ has {', '.join(names)}; others are in {', '.join(others)}"
 
 
 def read_file(name: str) -> ConfigLayer:

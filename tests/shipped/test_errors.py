@@ -41,7 +41,7 @@ from tools.runs import TINY
         (["optimizer.clip=nan"], ["optimizer.clip=nan is not finite"]),
         (["optimiser.lr=1e-3"], ["Did you mean: 'optimizer'"]),
         (["-c", "pretrain/gpt1_17m"], ["pretrain/gpt1_17m: no such file", "did you mean pretrain/gpt1_117m"]),
-        (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "; pretrain/ has ", "gpt1_117m", "in cluster/, "]),
+        (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "`gpt1-ds config ls` lists those of cluster/, "]),
         (
             ["-c", "cluster/nothing_like_it"],
             ["; cluster/ has apptainer, example, ", "; others are in evaluate/, finetune/, "],
