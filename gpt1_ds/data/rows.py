@@ -41,8 +41,9 @@ def count_windows(stream: TokenStream, context: int) -> int:
     """Windows of `context` inputs and their labels in a stream. Raises DataError when there is not one."""
     windows = (stream.tokens - 1) // context
     if windows < 1:
+        larger = ", or with a larger --validation" if stream.name == "validation" else ""
         raise DataError(
             f"{stream.folder}: its {stream.name} split has {stream.tokens} tokens, too few for one window of "
-            f"model.context={context}; use a shorter context or more text"
+            f"model.context={context}; use a shorter context, or build it again of more text{larger}"
         )
     return windows

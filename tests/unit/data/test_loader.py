@@ -105,6 +105,8 @@ def test_blending_sources(tiny_data: Path) -> None:
 def test_too_little_data_for_the_context(tiny_data: Path) -> None:
     with pytest.raises(DataError, match=r"too few for one window of model.context=10000000"):
         count_windows(Dataset(tiny_data).split("train"), 10**7)
+    with pytest.raises(DataError, match=r"or build it again of more text, or with a larger --validation$"):
+        count_windows(Dataset(tiny_data).split("validation"), 10**7)
 
 
 def test_a_model_smaller_than_the_tokenizer(tiny_data: Path) -> None:
