@@ -5,6 +5,7 @@ Every warning is one line with the figure that caused it and, where there is one
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,14 @@ FAR = 10.0  # times the fitted range
 FLAT_RATIO = 3.0  # highest over lowest value with about the same objective
 NOISES = 2.0  # standard deviations
 NAMED = 8  # outliers, at most
+
+
+def refuse_none(points: Points) -> None:
+    """Raise DataError where every point is held out or left out."""
+    if not points.fitted:
+        gone = {"held out": len(points.rows), **points.left_out}
+        told = ", ".join(f"{number} {reason}" for reason, number in gone.items() if number)
+        raise DataError(f"{points.file}: no row is left to judge the law by: {told}; set held_out=0 for some")
 
 
 def refuse(form: str, points: Points) -> None:
@@ -73,9 +82,25 @@ def range_warnings(form: str, points: Points) -> Iterator[str]:
         yield f"D spans {_span(d):.2g}x, and form=power_n takes it for constant"
     if form == "power_d" and _span(n) > 1.05:
         yield f"N spans {_span(n):.2g}x, and form=power_d takes it for constant"
+    if twice := _repeats(fitted):
+        yield (
+            f"{len(twice)} of {len(fitted)} points repeat N, D, U, seed and loss of another (like {twice[0].cell}); "
+            "remove those that are no runs of their own, because they make every interval narrower"
+        )
     again = max((point.epochs for point in fitted), default=1.0)
     if form != "repeated" and again > 1.01:
         yield f"tokens are repeated up to {again:.2g} times, counted here as new ones; --form repeated tells them apart"
+
+
+def _repeats(points: Sequence[Point]) -> list[Point]:
+    """Points that equal an earlier one in all but the name."""
+    seen: set[Point] = set()
+    repeats = []
+    for point in points:
+        nameless = dataclasses.replace(point, cell="")
+        repeats += [point] if nameless in seen else []
+        seen.add(nameless)
+    return repeats
 
 
 def solution_warnings(form: str, points: Points, solution: Solution, intervals: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds import __version__
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import sha256_file, write_atomic
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import DRAWS, interval
@@ -45,10 +45,9 @@ def fit_file(
     points = read_points(file)
     if form != "repeated":
         points = without_repetition(points)
+    checks.refuse_none(points)
     if not at:
         checks.refuse(form, points)
-    elif not points.fitted:
-        raise DataError(f"{file}: no row is left to judge the law by; set held_out=0 for some")
     loss = loss or FORMS[form].default_loss
     solution = solve(form, points.fitted, loss, draws, seed, at)
     return _record(form, loss, points, solution, draws, seed, at)

@@ -57,6 +57,30 @@ def test_sizes_that_are_alike_are_one(tmp_path: Path) -> None:
         fitted(tmp_path, rows_of(d, 1e3 * n, law(d, 1e3 * n, **TRUTH)))
 
 
+def test_points_of_which_none_is_left_are_refused_as_such(tmp_path: Path) -> None:
+    """They were told to have "one N"."""
+    rows = [{**row, "held_out": 1} for row in rows_on(np.geomspace(1e7, 1e9, 4), np.geomspace(1e9, 1e11, 4))]
+    rows[:2] = [{**row, "held_out": 0, "u": row["d"] / 5} for row in rows[:2]]
+    rows[2:] = [{**row, "u": row["d"]} for row in rows[2:]]
+    told = r"points.csv: no row is left to judge the law by: 14 held out, 2 more than 4 epochs .*; set held_out=0 for"
+    with pytest.raises(DataError, match=told):
+        fitted(tmp_path, rows)
+
+
+def test_points_that_stand_twice_are_told(tmp_path: Path) -> None:
+    """They make intervals narrower as runs of their own would; another seed with the same loss is such a run."""
+    rows = [{**row, "seed": 1} for row in rows_on(np.geomspace(1e7, 1e9, 4), np.geomspace(1e9, 1e11, 4))]
+    again = [{**row, "seed": 2} for row in rows]
+    twice, seeds = (
+        list(checks.range_warnings("chinchilla", read_points(write_csv(tmp_path / "points.csv", [*rows, *more]))))
+        for more in (rows, again)
+    )
+    assert [line for line in twice if line not in seeds] == [
+        "16 of 32 points repeat N, D, U, seed and loss of another (like row 18); remove those that are no runs of "
+        "their own, because they make every interval narrower"
+    ]
+
+
 def test_one_budget_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"all points have one D.*--form power_n"):
         fitted(tmp_path, rows_on(np.geomspace(1e7, 1e9, 8), [1e10]))
