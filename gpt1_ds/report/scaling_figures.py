@@ -419,7 +419,8 @@ def residuals(study: ScalingResults, sizes: SizeColours) -> Drawing:
     if not cells:
         raise NoDataError("no predictions.csv: `gpt1-ds scaling fit STUDY` has not been run")
     named = len(cells) <= NAMED
-    figure, (axes,) = figures.subplots(1, width=max(7.2, 0.19 * len(cells)) if named else 8.0, height=4.0)
+    longest = max(len(cell.cell) for cell in cells) if named else 0  # its name stands below the axes
+    figure, (axes,) = figures.subplots(1, max(7.2, 0.19 * len(cells)) if named else 8.0, max(4.0, 2 + 0.07 * longest))
     for place, cell in enumerate(cells):
         error = study.error_percent(cell) or 0.0
         axes.plot([place, place], [0, error], color=sizes(cell.n), linewidth=1)
@@ -442,8 +443,7 @@ def residuals(study: ScalingResults, sizes: SizeColours) -> Drawing:
     axes.margins(x=0.02)
     figures.finish(axes, "" if named else "cells, by training compute", "predicted against measured loss (%)")
     ticks = {place: figures.literal(cell.cell) for place, cell in enumerate(cells) if named}
-    axes.set_xticks(list(ticks), list(ticks.values()), rotation=90)
-    axes.tick_params("x", labelsize=7)
+    axes.set_xticks(list(ticks), list(ticks.values()), rotation=90, fontsize=7)
     sizes.legend(figure, cells)
     return Drawing(figure, text, cells)
 

@@ -137,6 +137,19 @@ def test_residuals_are_those_of_the_file(study: ScalingResults) -> None:
     assert len(drawing.cells) == len(study.predictions) == 45
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_of_cells_leave_the_residuals_their_height(tmp_path: Path) -> None:
+    """Names of 70 letters took all of it, and matplotlib warned of axes that "collapsed"."""
+    figures.set_up()
+    name = "open-lm-1b-swiglu-torch-rpj-original-wsd-width-2048-layers-24-cc-mult-"
+    (tmp_path / "results.csv").write_text(f"cell,n,d,loss\n{name}1,1e6,1e8,4\n{name}2,1e7,1e8,3\n")
+    (tmp_path / "predictions.csv").write_text(f"cell,predicted\n{name}1,4.1\n{name}2,2.9\n")
+    study = read_scaling_results(tmp_path)
+    figure = residuals(study, SizeColours(study)).figure
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_window_extent().height / figure.dpi > 1.2  # inches
+
+
 def test_the_bootstrap_of_other_forms(tmp_path: Path) -> None:
     same = [0.3, 0.31, 0.29]
     fit = {"form": "gadre", "alpha": 0.3, "beta": 0.3, "E": 1.7, "A": 4.0, "B": 3.0}
