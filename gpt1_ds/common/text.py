@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 # Control characters but line ends and tabs, halves of surrogate pairs, and what turns the direction of writing around
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
@@ -44,9 +45,10 @@ def parse_count(text: str) -> int:
     if not match:
         raise ValueError(f"{text!r} is not a count; write 42, 1_000_000, 1e9, 500M or 10B")
     digits, suffix = match.groups()
-    digits = digits.replace("_", "")
-    scale = _SUFFIXES[suffix.upper()]
-    value = int(digits) * scale if digits.lstrip("+-").isdigit() else float(digits) * scale
+    try:
+        value = Decimal(digits) * _SUFFIXES[suffix.upper()]  # as floats 4.1 x 10^6 is 4099999.9999999995
+    except ArithmeticError:  # an exponent of twenty digits
+        value = Decimal("inf")
     if abs(value) >= 2**63 or value != round(value):
         raise ValueError(f"{text!r} is not a whole number")
     return round(value)

@@ -13,13 +13,18 @@ from gpt1_ds.common.text import byte_size, count, duration, parse_count
         ("42", 42),
         ("1.5K", 1500),
         ("-3", -3),
+        ("4.1M", 4_100_000),  # not so as floats
+        ("65.1K", 65_100),
+        ("8.190e3K", 8_190_000),
     ],
 )
 def test_counts_as_people_write_them(text: str, value: int) -> None:
     assert parse_count(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "ten", "1.5", "1e-3", "0x10", "10 000", "1e400", "5MB", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "ten", "1.5", "1e-3", "0x10", "10 000", "1e400", "1e99999999999999999999", "4.1234K", "5MB", "nan"]
+)
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a (whole|count)"):
         parse_count(text)
