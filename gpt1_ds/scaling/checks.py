@@ -127,9 +127,9 @@ def solution_warnings(form: str, points: Points, solution: Solution, intervals: 
             "E/2): the points lie too far above it to see it; do not extrapolate"
         )
     if solution.dropped_E is not None and len(solution.dropped_E):
-        moves = np.abs(solution.dropped_E / max(E, 1e-12) - 1)
+        moves = np.abs(solution.dropped_E - E)
         worst = int(moves.argmax())
-        if moves[worst] > 0.2:
+        if moves[worst] > max(0.2 * E, 0.001):  # at E = 0 any part of it would do
             yield (
                 f"E moves by more than 20 %, from {E:.3f} to {solution.dropped_E[worst]:.3f}, when one run "
                 f"({_judged(form, points)[worst].cell}) is dropped: it hangs on single runs"

@@ -192,6 +192,7 @@ def test_a_floor_at_its_bound(tmp_path: Path) -> None:
     assert record["at_bounds"] == ["E"]
     assert_warned(record, "at a bound: E")
     assert_warned(record, "implausible E = 0: it lies outside of 0 to the lowest loss")
+    assert not any("E moves" in line for line in record["warnings"]), "from 0.000 to 0.000"
 
 
 def test_a_floor_of_zero_is_no_measure_of_what_moves_it(tmp_path: Path) -> None:
