@@ -110,7 +110,8 @@ class RunLock:
         """With its content from the first instant on, so that a full disk leaves no empty lock."""
         written = self.path.with_name(f"{self.path.name}.{self.token}")
         try:
-            with os.fdopen(os.open(written, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660), "wb") as file:
+            descriptor = os.open(written, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660)
+            with naming(self.path), os.fdopen(descriptor, "wb") as file:
                 file.write(self._content())
             try:
                 os.link(written, self.path)

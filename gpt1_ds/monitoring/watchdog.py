@@ -36,6 +36,7 @@ import torch.distributed as dist
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, StoppedRankError
+from gpt1_ds.common.files import naming
 from gpt1_ds.common.lock import identity, is_alive_here
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.sections import GuardConfig
@@ -91,7 +92,8 @@ class HeartbeatFile:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._descriptor = os.open(_file_of(folder, rank), os.O_RDWR | os.O_CREAT, 0o600)
-        os.pwrite(self._descriptor, b" " * (2 * HALF), 0)
+        with naming(_file_of(folder, rank)):
+            os.pwrite(self._descriptor, b" " * (2 * HALF), 0)
 
     def write(self, part: Progress | Presence) -> None:
         text = json.dumps(vars(part)).encode()[:HALF].ljust(HALF)

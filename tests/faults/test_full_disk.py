@@ -13,8 +13,10 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import append, explain
+from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.data.tokenizers.base import SpecialIds
+from gpt1_ds.monitoring.watchdog import HeartbeatFile
 from tools import runs
 
 
@@ -150,8 +152,12 @@ def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None
         "figure": lambda: figures.save(pyplot.figure(figsize=(30, 30)), disk / "figure"),
         "lines": lines,
         "stage": lambda: staging.stage([str(tiny_data)], disk / "stage"),
+        "lock": lambda: RunLock(disk / "lock").__enter__(),
+        "rank-0.json": lambda: HeartbeatFile(disk, 0),
     }
     for name, write in writes.items():
+        if name == "lock":  # from here on it is small files that do not fit
+            fill(disk)
         with pytest.raises(OSError) as caught:
             write()
         assert str(explain(caught.value)).startswith(f"{disk / name}"), (name, caught.value)
