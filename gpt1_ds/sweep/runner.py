@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -13,8 +14,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from gpt1_ds.common import log, stop_signals
-from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, DataError, LaunchError, UserError
-from gpt1_ds.common.files import append, write_json
+from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, DataError, LaunchError, UserError, WorldError
+from gpt1_ds.common.files import append, explain, write_json
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl, restrict
 from gpt1_ds.common.text import amount, duration
@@ -73,7 +74,7 @@ class _Runner:
     """`stop` is why the sweep ends early, or nothing."""
 
     def __init__(self, sweep: Sweep, jobs: int, update: Callable[[], None]) -> None:
-        self.sweep, self.jobs, self.update = sweep, jobs, update
+        self.sweep, self.jobs, self.update, self._is_behind = sweep, jobs, update, False
         self.folder = RunDir(sweep.folder)
         self.stop, self._interrupts = "", 0
         self.log_file = sweep.folder / "study.log"
@@ -173,7 +174,18 @@ class _Runner:
             self._say(f"{trial}: stopped, to be continued")
         else:
             self._note_failure(trial, error, seconds)
-        self.update()
+        self._try_update()
+
+    def _try_update(self) -> None:
+        """What a full disk does not take is written after the next trial, or at the end: the others run."""
+        try:
+            self.update()
+            self._is_behind = False
+        except OSError as error:
+            if not isinstance(told := explain(error), WorldError):
+                raise
+            log.say(f"{told}; it is written again after the next cell")
+            self._is_behind = True
 
     def _note_failure(self, trial: Trial, error: BaseException, seconds: float) -> None:
         self.tries[trial] += 1
@@ -181,7 +193,7 @@ class _Runner:
         again = not (lasting or trial.divergence) and self.tries[trial] < self.sweep.study.tries
         reason = str(error).rpartition("\n")[2]
         self.folder.add_event("failed", cell=self._name(trial), reason=reason, again=again, seconds=round(seconds, 3))
-        append(self.log_file, f"{trial}: {error}\n")
+        self._note(f"{trial}: {error}")
         log.say(f"{trial}: failed: {reason}{'; it is tried again later' if again else ''}")
         if again:
             self.waiting.append(trial)
@@ -201,6 +213,8 @@ class _Runner:
         if self.stop not in ("", USER, HANDOVER):
             end = f"{self.stop}; {end}"
         self._say(f"{self.sweep.folder}: {end}")
+        if self._is_behind:
+            self.update()
         if self.failed:
             return EXIT_FAILURE
         return EXIT_CONTINUE if waiting and self.stop != USER else 0
@@ -210,4 +224,9 @@ class _Runner:
 
     def _say(self, text: str) -> None:
         log.say(text)
-        append(self.log_file, f"{text}\n")
+        self._note(text)
+
+    def _note(self, text: str) -> None:
+        """Add it to study.log. A full disk costs the line, not the trials that run."""
+        with contextlib.suppress(OSError):
+            append(self.log_file, f"{text}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,11 +13,14 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError, UserError
-from gpt1_ds.common.files import append, explain
+from gpt1_ds.common.files import append, explain, write_json
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.monitoring.watchdog import HeartbeatFile
+from gpt1_ds.sweep import runner
+from tests.helpers.finetuning_trials import FILE, behave, planned
+from tests.helpers.processes import wait_for
 from tools import runs
 
 
@@ -114,6 +118,35 @@ def test_a_run_folder_that_vanishes_ends_the_run(tiny_data: Path, tmp_path: Path
     os.rename(run.run_dir.path, tmp_path / "elsewhere")
     run.join(60)
     assert "run folder is gone" in str(run.error)
+
+
+def test_a_sweep_lets_the_runs_that_fit_go_on(small_disk, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """One cell fails; those that run beside it are not ended, and the results are written when there is space."""
+    disk = small_disk("4m")
+    sweep = planned(disk, FILE.replace("[full, no pre-training]", "[full]"))
+    behave(sweep, cola="wait")
+    results, updates = sweep.folder / "results.json", []
+
+    def update() -> None:
+        updates.append(len(sweep.left))
+        if len(updates) == 2:  # a cell of rte is done; the next one of cola begins
+            wait_for(sweep.trials[0].run_dir.events.exists)  # the cell that waits
+            file = sweep.folder / "study.log"
+            append(file, " " * (4095 - file.stat().st_size % 4096) + "\n")  # no line fits into its last page
+            fill(disk)
+        try:
+            write_json(results, updates)
+        finally:
+            if len(updates) == 3:
+                (disk / "filler").unlink()
+                (sweep.folder / "hold").unlink()
+
+    assert runner.run(sweep, 2, update) == 1
+    assert [str(trial) for trial in sweep.left] == ["cola, full, seed 2"]
+    assert json.loads(results.read_text()) == [4, 3, 3, 2, 1]
+    said = capsys.readouterr().err
+    assert f"{results}: no space left on the device; free some; it is written again after the next cell" in said
+    assert runner.run(sweep, 2, update) == 0
 
 
 def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
