@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.common.files import naming
+from gpt1_ds.common.files import naming, scratch_folder
 from gpt1_ds.common.text import shown
 from gpt1_ds.launcher import libraries
 
@@ -198,7 +197,7 @@ def _export(options: argparse.Namespace) -> int:
         from gpt1_ds.interop import hub
 
         imported.free_place(Path(options.out))
-        with tempfile.TemporaryDirectory() as scratch:
+        with scratch_folder() as scratch:
             folder = Path(scratch) / "export"
             complete_card(huggingface.export(Path(options.checkpoint), folder), folder, options)
             print("\n".join(hub.listed(folder)))
@@ -233,7 +232,7 @@ def _import(options: argparse.Namespace) -> int:
         known = f"of --from hf it is one of {', '.join(hf_task.TASKS)}"
         raise ConfigError(f"--task {options.task}: {known}")
     tokenizer = Path(options.tokenizer) if options.tokenizer else None
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch_folder() as scratch:
         if options.origin == "hf":
             found, tokenizer = huggingface.read(source, tokenizer, Path(scratch), options.task)
         else:

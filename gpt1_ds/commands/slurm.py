@@ -6,7 +6,6 @@ import argparse
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from gpt1_ds.commands import finetune, key_sweep, pretrain, scaling, slurm_job
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, parse_words
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError
-from gpt1_ds.common.files import naming
+from gpt1_ds.common.files import naming, scratch_folder
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import shown
 from gpt1_ds.diagnostics.report import conclude
@@ -168,7 +167,7 @@ def _check(options: argparse.Namespace) -> int:
     asked = sbatch_options(config, RunDir(Path(config.run.dir)))
     passed = [option for option in asked if option.lstrip("-").partition("=")[0] not in ours]
     minutes = MINUTES[config.slurm.gpus > 0]
-    with tempfile.TemporaryDirectory(dir=".") as scratch:  # on the disk that the nodes share
+    with scratch_folder(".") as scratch:  # on the disk that the nodes share
         place = Path(scratch).resolve()
         for name, text in scripts("check.sh", config, asked).items():
             with naming(place / name):

@@ -14,11 +14,14 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gpt1_ds.common import stop_signals
 from gpt1_ds.common.errors import DataError, NodeError, UserError, WorldError, one_line
 
 MOST_JSON = 64 << 20  # bytes of memory that the JSON of strangers may take
@@ -154,15 +157,17 @@ def sync_folder(folder: Path) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a new file that takes the place of `path` in one step when the block succeeds, else is removed."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with naming(path), open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    remove = partial(temporary.unlink, missing_ok=True)
+    with stop_signals.undone(remove):
+        try:
+            with naming(path), open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            remove()
+            raise
     sync_folder(path.parent)
 
 
@@ -241,17 +246,31 @@ def published_folder(final: Path) -> Iterator[Path]:
     if is_taken(final):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
     temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex[:8]}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        sync_folder(temporary)
-        os.rename(temporary, final)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # libraries in Rust name no file
-            error.filename = str(final)
-        raise
+    remove = partial(shutil.rmtree, temporary, ignore_errors=True)
+    with stop_signals.undone(remove):
+        try:
+            temporary.mkdir(parents=True)
+            yield temporary
+            sync_folder(temporary)
+            os.rename(temporary, final)
+        except BaseException as error:
+            remove()
+            if isinstance(error, OSError) and error.errno and error.filename is None:  # libraries in Rust name no file
+                error.filename = str(final)
+            raise
     sync_folder(final.parent)
+
+
+@contextlib.contextmanager
+def scratch_folder(place: str | None = None) -> Iterator[str]:
+    """Yields a new folder in `place`, else where the system keeps temporary files; it is removed after the block, and
+    where a signal ends the program in it.
+    """
+    with (
+        tempfile.TemporaryDirectory(dir=place) as name,
+        stop_signals.undone(partial(shutil.rmtree, name, ignore_errors=True)),
+    ):
+        yield name
 
 
 def is_taken(out: Path) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 Handler = Callable[[int, Any], None]
 _ERRORS = [2]  # descriptors of standard error, the one to write to last
+_UNDOS: list[tuple[int, Callable[[], None]]] = []  # (process, what `terminate` calls in it)
 
 
 def listen(handler: Handler | int) -> dict[int, Any]:
@@ -21,18 +22,37 @@ def listen(handler: Handler | int) -> dict[int, Any]:
 
 
 def say_termination() -> None:
-    """A SIGTERM that ends this program is said from now on, where standard error leads now: libraries load without."""
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    """A SIGTERM or SIGHUP that ends this program is said from now on, where standard error leads now: libraries load
+    without.
+    """
+    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    if not ending:
         return
     with contextlib.suppress(OSError):  # it is closed
         _ERRORS.append(os.dup(2))
-    signal.signal(signal.SIGTERM, terminate)
+    for number in ending:
+        signal.signal(number, terminate)
+
+
+@contextlib.contextmanager
+def undone(undo: Callable[[], None]) -> Iterator[None]:
+    """Calls `undo` where a signal ends this program in the block, which then cannot clean up itself."""
+    entry = (os.getpid(), undo)
+    _UNDOS.append(entry)
+    try:
+        yield
+    finally:
+        _UNDOS.remove(entry)
 
 
 def terminate(number: int, _: object) -> None:
     """The handler of a program that has nothing to save: says that it ends, and ends by the signal as without it."""
     with contextlib.suppress(OSError):  # nobody reads it
         os.write(_ERRORS[-1], b"gpt1-ds: terminated\n")
+    for process, undo in _UNDOS:
+        if process == os.getpid():  # not in one that a library has forked
+            with contextlib.suppress(OSError):
+                undo()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

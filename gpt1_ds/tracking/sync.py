@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import scratch_folder
 from gpt1_ds.common.lock import is_held
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import amount
@@ -57,7 +57,7 @@ def command(folders: Sequence[Path]) -> list[str]:
 
 def upload(folders: Sequence[Path]) -> None:
     """Raises UserError when one of them is not uploaded."""
-    with tempfile.TemporaryDirectory() as scratch:  # it leaves logs where it is started
+    with scratch_folder() as scratch:  # it leaves logs where it is started
         places = [folder.resolve() for folder in folders]
         done = _uploaded(places, scratch)
     left = [folder for folder in folders if not _is_synced(folder)]

@@ -12,14 +12,13 @@ import contextlib
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError, WorldError, one_line
-from gpt1_ds.common.files import naming
+from gpt1_ds.common.files import naming, scratch_folder
 from gpt1_ds.common.remote import asked
 from gpt1_ds.data.tokenizers import roles, sentencepiece_model, t5_unigram, tokenizer_json
 from gpt1_ds.data.tokenizers.base import published_json
@@ -61,7 +60,7 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     kind, model_type = _class_of(settings), _named(settings[MODEL_CONFIG], "model_type")
     if kind is None and model_type is None:
         kind = _guessed(folder, files[0])
-    with tempfile.TemporaryDirectory() as scratch, _quiet(transformers):
+    with scratch_folder() as scratch, _quiet(transformers):
         copies = Path(scratch)
         for name in (*files, *(name for name in OTHERS if (folder / name).exists())):
             _copy(folder / name, copies / name)

@@ -2,6 +2,9 @@ import errno
 import json
 import os
 import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,28 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "a").read_text() == "1"
     with pytest.raises(FileExistsError):
         fill(fail=False)
+
+
+ENDED = """
+import os, sys
+from pathlib import Path
+from gpt1_ds.common import stop_signals
+from gpt1_ds.common.files import published_folder, replacing, scratch_folder
+stop_signals.say_termination()
+with scratch_folder("."), published_folder(Path("folder")) as folder, replacing(Path("file")) as file:
+    (folder / "part").touch()
+    assert len(os.listdir()) == 3
+    os.kill(os.getpid(), int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_the_program_leaves_nothing_unfinished(number: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", ENDED, str(int(number))]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (-number, "gpt1-ds: terminated\n")
+    assert os.listdir(tmp_path) == []
 
 
 def test_an_empty_folder_is_replaced_but_for_the_one_we_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
