@@ -115,7 +115,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         command: Callable[[argparse.Namespace], int] = options.command
         code = command(options)
         if code == EXIT_CONTINUE and arguments[0] != "slurm":  # the steps of a job, which continues by itself
-            say(f"to continue: {_command_line(arguments)}")
+            with contextlib.suppress(BrokenPipeError):  # of `| tee`, which Ctrl-C ends while the run saves
+                say(f"to continue: {_command_line(arguments)}")
         return code
     except LaunchError as error:
         return _explain(error, error.code if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)

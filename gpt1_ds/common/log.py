@@ -88,10 +88,8 @@ class _Lines(logging.Handler):
         self.stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the log has the line: complaints of the logging module would fill it
             _write(self.stream, self.format(record))
-        except OSError:
-            self.handleError(record)
 
 
 def teardown() -> None:
@@ -123,7 +121,8 @@ def alarm(message: str) -> None:
         line = shown(message)
         if not _ABOVE and _watched(stream):  # rank 0 may draw a bar in this line, and draws it again below
             line = CLEAR_LINE + line
-        _write(stream, line)
+        with contextlib.suppress(OSError):  # a pipe that nobody reads: who raises an alarm has something to do next
+            _write(stream, line)
 
 
 def _write(stream: IO[str], message: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +46,17 @@ def test_a_run_to_be_continued_names_the_command(
     monkeypatch.setattr(sys, "orig_argv", [*original, *WORDS])
     assert ended(75, monkeypatch) == 75
     assert capsys.readouterr().err == f"to continue: {program} {QUOTED}\n"
+
+
+def test_a_reader_that_is_gone_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C also ends the `tee` of `2>&1 | tee`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = os.fdopen(writer, "w", buffering=1)
+    monkeypatch.setattr(sys, "stderr", pipe)
+    assert ended(75, monkeypatch) == 75
+    with contextlib.suppress(BrokenPipeError):
+        pipe.close()
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

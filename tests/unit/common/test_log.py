@@ -30,8 +30,8 @@ def test_a_terminal_that_is_closed_does_not_end_a_run(tmp_path: Path) -> None:
     assert "for the log" in (tmp_path / "rank-0.log").read_text()
 
 
-def test_a_reader_that_is_gone_is_told(tmp_path: Path) -> None:
-    """`| head` is not a lost terminal."""
+def test_a_reader_that_is_gone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`| head` is not a lost terminal; the lines of a run are in its log all the same, each once."""
     reader, writer = os.pipe()
     os.close(reader)
     pipe = os.fdopen(writer, "w", buffering=1)
@@ -39,7 +39,11 @@ def test_a_reader_that_is_gone_is_told(tmp_path: Path) -> None:
     try:
         with pytest.raises(BrokenPipeError):
             log.terminal().write("line\n")
+        log.say("step 1")
+        log.alarm("from any rank")
     finally:
         log.teardown()
         with pytest.raises(BrokenPipeError):
             pipe.close()
+    assert capsys.readouterr().err == "", "in a run this is its log"
+    assert (tmp_path / "rank-0.log").read_text().count("step 1") == 1
