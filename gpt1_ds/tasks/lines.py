@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,7 +97,8 @@ def read_texts(path: Path) -> list[str]:
     reader = LineReader(Regression(TABLE, "single", (), ("spearman",)), spec, kind)
     texts: list[str] = []
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+        pieces = iter(partial(lines.readline, LONGEST + 2), b"")  # of a line without an end no more is held
+        for number, line in enumerate(pieces, start=1):
             try:
                 texts += reader.example(line.rstrip(b"\n"), number).texts
             except BadRowError as error:

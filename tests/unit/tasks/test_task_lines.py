@@ -1,6 +1,8 @@
 """Lines as examples: what is split and what is not, and what is said of a line that is none."""
 
 import json
+import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +10,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.kinds import Choice, Classification
-from gpt1_ds.tasks.lines import LONGEST, LineReader, choose_format
+from gpt1_ds.tasks.lines import LONGEST, LineReader, choose_format, read_texts
 from gpt1_ds.tasks.rows import BadRowError
 
 SINGLE = Classification("cola", "single", ("0", "1"), ("matthews",))
@@ -92,3 +94,19 @@ def test_the_format_shows() -> None:
     assert choose_format(SINGLE, "", b"\xff") == "text"
     with pytest.raises(DataError, match=r"x.csv: CSV is not read"):
         choose_format(SINGLE, "x.csv", b"a")
+
+
+def test_of_a_line_without_an_end_little_is_held(tmp_path: Path) -> None:
+    """As /dev/zero has it, or a pipe that no line feed comes from."""
+    with open(tmp_path / "endless", "wb") as file:
+        file.truncate(64 * LONGEST)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=f"endless line 1: is longer than {LONGEST} bytes"):
+            read_texts(tmp_path / "endless")
+        assert tracemalloc.get_traced_memory()[1] < 8 * LONGEST
+    finally:
+        tracemalloc.stop()
+    for end in (b"\n", b"\r\n"):
+        (tmp_path / "longest").write_bytes(b"x" * (LONGEST - 1) + end + b"next\n")
+        assert [len(text) for text in read_texts(tmp_path / "longest")] == [LONGEST - 1, 4]
