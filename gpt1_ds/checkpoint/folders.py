@@ -70,6 +70,8 @@ def find_checkpoint(path: Path, newest: bool = False) -> Path:
         return path
     run = RunDir(path)
     folders = steps_in(run.checkpoints)
+    if not folders and step_of(path) is not None and path.is_dir():
+        return path  # whoever reads it says what it lacks
     if not folders:
         raise CheckpointError(f"{path}: {_what_is_wrong(path)}")
     best = run.best.read_text(errors="replace", encoding="utf-8").strip() if run.best.is_file() and not newest else ""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
 
@@ -31,6 +32,12 @@ def test_a_best_that_is_not_there_is_passed_over(content: bytes, tmp_path: Path)
 def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"neither a run folder .*; name a run folder, like runs/NAME$"):
         find_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_without_its_manifest_is_one_that_is_not_complete(tmp_path: Path) -> None:
+    folder = make(tmp_path, 3) / "step-00000003"
+    with pytest.raises(CheckpointError, match=r"step-00000003: no manifest\.json: this is not a complete checkpoint"):
+        manifest.read(find_checkpoint(folder))
 
 
 def test_the_way_out_is_named(tmp_path: Path) -> None:
