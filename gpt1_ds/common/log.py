@@ -79,6 +79,11 @@ class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """A full disk must not fill the terminal with complaints of the logging module."""
 
+    def close(self) -> None:
+        """Lines that a full disk has not taken must not hide the error with which the run ends."""
+        with contextlib.suppress(OSError):
+            super().close()
+
 
 class _Lines(logging.Handler):
     """Shows what is logged on the terminal, above the progress bar if there is one."""

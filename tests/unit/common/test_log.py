@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def test_a_terminal_that_is_closed_does_not_end_a_run(tmp_path: Path) -> None:
         with contextlib.suppress(OSError):
             terminal.close()
     assert "for the log" in (tmp_path / "rank-0.log").read_text()
+
+
+def test_a_log_that_does_not_fit_hides_no_error() -> None:
+    terminal = io.StringIO()
+    log.setup(0, Path("/dev/full"), terminal)
+    try:
+        log.say("why the run ends")
+    finally:
+        log.teardown()
+    assert terminal.getvalue() == "why the run ends\n"
 
 
 def test_a_reader_that_is_gone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
