@@ -48,6 +48,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace, folder: Path) -> int:
+    from gpt1_ds.checkpoint import manifest
+    from gpt1_ds.checkpoint.verify import verify_files
     from gpt1_ds.config import load_carried, world_problems
     from gpt1_ds.config.unread import unread_by_evaluate
     from gpt1_ds.launcher import accelerator, launch
@@ -63,6 +65,8 @@ def _evaluate(options: argparse.Namespace, folder: Path) -> int:
     folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1", "parallel.sequence=false"]
     overrides = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
+    files = {name: facts for name, facts in manifest.read(folder)["files"].items() if name == "config.yaml"}
+    verify_files(folder, {"files": files})  # what is damaged may say anything; ranks verify the rest
     config = load_carried(folder / "config.yaml", options.config, overrides)
     world = launch.world(options.nproc)
     for line in unread_by_evaluate(options.overrides) if os.environ.get("RANK", "0") == "0" else ():

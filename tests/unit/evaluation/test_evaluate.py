@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from gpt1_ds.cli import main
 from gpt1_ds.data.build import build
 from gpt1_ds.tracking.record import of_models, of_own_data, of_run
+from tests.helpers.foreign import make_checkpoint
 
 
 def test_other_data_is_scored_and_replaces_nothing(fine_tuned: Callable[[str], Path], in_folder: Path) -> None:
@@ -29,6 +31,19 @@ def test_other_data_is_scored_and_replaces_nothing(fine_tuned: Callable[[str], P
     assert own[0]["step"] in {entry["step"] for entry in others}
     assert main(words) == 0
     assert json.loads((run / "eval.json").read_text()) == found
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_damaged_configuration_is_named(
+    left: int, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is read of it would be answered with advice about the text, or about YAML."""
+    folder = make_checkpoint(tmp_path / "step-00000000", tiny_data.parent / "tokenizer")
+    os.truncate(folder / "config.yaml", left)
+    assert main(["evaluate", "--checkpoint", str(folder)]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"gpt1-ds: {folder}/config.yaml: damaged: {left} bytes, the manifest says"
+    )
 
 
 def test_text_that_is_not_what_it_was_is_named(
