@@ -99,6 +99,7 @@ class _Lines(logging.Handler):
 
 def teardown() -> None:
     """Undo `setup`."""
+    _TERMINALS.clear()
     while _HANDLERS:
         handler = _HANDLERS.pop()
         logging.getLogger().removeHandler(handler)
