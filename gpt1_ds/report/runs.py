@@ -53,7 +53,7 @@ def read(folder: Path) -> RunStory:
     run_dir = RunDir(folder)
     if not run_dir.config.exists():
         runs = any(RunDir(path.parent).config.exists() for path in folder.glob("*/metrics.jsonl"))  # of a sweep
-        way_out = f"its folders are some: {folder}/*/" if runs else "name one, like runs/NAME"
+        way_out = f"name one of its folders, {folder}/*/" if runs else "name one, like runs/NAME"
         raise DataError(f"{folder}: not a run folder (config.yaml is missing); {way_out}")
     lines = read_records(run_dir.metrics)
     if not lines:

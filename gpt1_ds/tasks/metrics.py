@@ -163,7 +163,7 @@ def measure(
         if metric == "accuracy":
             return float(measures.accuracy_score(gold, predictions))
         if metric == "exact_match":
-            if not len(groups):  # nobody told
+            if not len(groups):  # a file of an older version has none
                 return None
             _, question_N = np.unique(np.asarray(groups), return_inverse=True)
             return float((np.bincount(question_N, gold != predictions) == 0).mean())
