@@ -13,7 +13,7 @@ from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.common.files import naming, scratch_folder
+from gpt1_ds.common.files import scratch_folder
 from gpt1_ds.common.text import shown
 from gpt1_ds.launcher import libraries
 
@@ -106,8 +106,7 @@ def _draw_curves(run: Path, out: Path) -> bool:
     except UserError as error:
         log.say(f"no figure of the curves: {error.problems[0]}")
         return False
-    with naming(out):
-        drawn["loss"].savefig(out, dpi=130, bbox_inches="tight")
+    figures.save_png(drawn["loss"], out)
     return True
 
 

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import UserError
-from gpt1_ds.common.files import naming
+from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.text import count
 from gpt1_ds.report.scaling_results import Cell, ScalingResults
 from gpt1_ds.scaling.points import groups
@@ -53,10 +53,16 @@ def as_svg(figure: Any) -> str:
 def save(figure: Any, stem: Path) -> str:
     """Write `stem`.png and `stem`.svg; the latter's <svg> element, since drawing takes long."""
     text = _svg(figure)
-    with naming(stem):
-        figure.savefig(stem.with_suffix(".png"), dpi=130, bbox_inches="tight")
-        stem.with_suffix(".svg").write_text(text, encoding="utf-8")
+    save_png(figure, stem.with_suffix(".png"))
+    write_atomic(stem.with_suffix(".svg"), text)
     return _element(text)
+
+
+def save_png(figure: Any, path: Path) -> None:
+    """Write it whole, or not at all."""
+    pixels = io.BytesIO()
+    figure.savefig(pixels, format="png", dpi=130, bbox_inches="tight")
+    write_atomic(path, pixels.getvalue())
 
 
 def _svg(figure: Any) -> str:

@@ -9,23 +9,19 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import DataError, UserError
-from gpt1_ds.common.files import append, write_atomic
+from gpt1_ds.common.files import append, is_there, write_atomic, write_json
+from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
 
 if TYPE_CHECKING:
     import pandas
-
-
-from collections.abc import Iterable
-
-from gpt1_ds.common.files import is_there, write_json
-from gpt1_ds.common.lock import one_at_a_time
 
 # not there where they are null
 WATCHED = (  # of training steps, with train.watch
@@ -202,13 +198,23 @@ class MetricsFile:
 
     def add(self, record: TrainRecord | EvalRecord | TaskRecord | ScoreRecord) -> None:
         self._pending.append(_line(asdict(record)))
+        if (why := self._written()) and len(self._pending) == 1:
+            say(f"{self.path}: {why}: metrics are kept in memory until there is space")
+
+    def finish(self) -> None:
+        """Write what is kept; say how much of it is lost where there is still no space."""
+        if self._pending and (why := self._written()):
+            say(f"{self.path}: {why}: its last lines ({len(self._pending)}) could not be written")
+            self._pending.clear()
+
+    def _written(self) -> str | None:
+        """Why the lines that are kept could not be written; None where they are."""
         try:
             append(self.path, "".join(self._pending))
         except OSError as error:
-            if len(self._pending) == 1:
-                say(f"{self.path}: {error.strerror}: metrics are kept in memory until there is space")
-            return
+            return error.strerror
         self._pending.clear()
+        return None
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -160,8 +160,7 @@ class Evaluator:
                 state = self._judged(state, record.loss)
         score = self.workload.score(records)
         better = None if score is None else state.as_best(score, self.workload.measure)
-        is_kept = better is not None and self.saver.save_best(better)  # in the end a run looks for its best on the disk
-        return better if better is not None and is_kept else state
+        return better if better is not None and self.saver.save_best(better) else state  # what is best is on disk
 
     def _judged(self, state: TrainingState, loss: float) -> TrainingState:
         lowest = state.lowest_validation_loss

@@ -112,6 +112,7 @@ class StepLog:
     def finish(self) -> None:
         self._bar.close()
         self._show = log.show_nothing
+        self.metrics.finish()
 
     def count(self, step: int, tokens: int, grad_norm: float) -> None:
         """A step is finished, whether it is logged or not."""

@@ -18,7 +18,9 @@ from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.monitoring.watchdog import HeartbeatFile
+from gpt1_ds.report.figures import save, subplots
 from gpt1_ds.sweep import runner
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile
 from tests.helpers.finetuning_trials import FILE, behave, planned
 from tests.helpers.processes import wait_for
 from tools import runs
@@ -91,6 +93,39 @@ def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(small_disk) -> None:
     filler.unlink()
     append(file, "next\n")
     assert file.read_text() == "whole\nnext\n"
+
+
+def test_metrics_that_did_not_fit_are_written_at_the_end(small_disk, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """A run whose last evaluation met the full disk lost it, though there was space when it ended."""
+    disk = small_disk("1m")
+    file = MetricsFile(disk / "metrics.jsonl")
+    record = EvalRecord(step=2, tokens=20, loss=1.5, perplexity=4.48, bits_per_byte=0.5)
+    file.add(record)
+    filler = fill(disk)
+    for _ in range(100):  # until the file needs another block
+        file.add(record)
+    filler.unlink()
+    file.finish()
+    assert len(list(read_jsonl(file.path))) == 101
+    assert capsys.readouterr().err.count("kept in memory") == 1
+
+    filler = fill(disk)
+    for _ in range(100):
+        file.add(record)
+    there = len(list(read_jsonl(file.path)))
+    file.finish()
+    assert f"its last lines ({201 - there}) could not be written" in capsys.readouterr().err
+    assert len(list(read_jsonl(file.path))) == there
+
+
+def test_a_figure_is_whole_or_not_there(small_disk) -> None:  # type: ignore[no-untyped-def]
+    disk = small_disk("1m")
+    figure, _ = subplots(1)
+    filler = fill(disk, leave=8192)
+    with pytest.raises(OSError) as raised:
+        save(figure, disk / "loss")
+    assert raised.value.filename == str(disk / "loss.png")
+    assert [path.name for path in disk.iterdir()] == [filler.name]
 
 
 def test_building_data(small_disk, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
