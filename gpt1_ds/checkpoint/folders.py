@@ -6,7 +6,6 @@ A checkpoint is published after it was read back, so what is older than the newe
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 import os
 import shutil
@@ -20,7 +19,7 @@ from gpt1_ds.checkpoint.manifest import REPLACED, step_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RunDir, no_run
 from gpt1_ds.config.sections import CheckpointConfig
 
 
@@ -45,23 +44,6 @@ def log_spaced(folders: list[Path], points: int) -> list[Path]:
     return [folders[at] for at in sorted(nearest)]
 
 
-def _what_is_wrong(path: Path) -> str:
-    """Says why no checkpoint is at `path`, and the way out."""
-    if path.exists():
-        runs = (
-            sorted(below.name for below in path.iterdir() if RunDir(below).checkpoints.is_dir())
-            if path.is_dir()
-            else []
-        )
-        inside = f"; it holds runs: {path / runs[-1]}, for example" if runs else "; name a run folder, like runs/NAME"
-        return f"neither a run folder with checkpoints nor a checkpoint folder{inside}"
-    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, beside, 1)
-    return "no such folder; " + (
-        f"did you mean {path.parent / close[0]}?" if close else "name a run folder, like runs/NAME"
-    )
-
-
 def find_checkpoint(path: Path, newest: bool = False) -> Path:
     """The checkpoint folder that CKPT names: the folder itself, or of a run folder the best where the run keeps one
     (fine-tuning does), else the newest. With `newest` always that. Raises CheckpointError.
@@ -73,7 +55,7 @@ def find_checkpoint(path: Path, newest: bool = False) -> Path:
     if not folders and step_of(path) is not None and path.is_dir():
         return path  # whoever reads it says what it lacks
     if not folders:
-        raise CheckpointError(f"{path}: {_what_is_wrong(path)}")
+        raise CheckpointError(f"{path}: {no_run(path, 'neither a run folder with checkpoints nor a checkpoint')}")
     best = run.best.read_text(errors="replace", encoding="utf-8").strip() if run.best.is_file() and not newest else ""
     return next((folder for folder in folders if published_name(folder) == best), folders[-1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import append, is_there
 
+WAY_OUT = "name a run folder, like runs/NAME"
 LARGEST_NUMBER = 1e305  # of a record; a run that diverged has a perplexity of up to e^700, which is 1e304
 RUN_VARIABLE = "GPT1_DS_RUN"  # the run folder of the job that a process belongs to; set by launch/life.sh
 
@@ -154,6 +156,17 @@ def _is_of(kind: str, value: Any) -> bool:
         exact = type(value) is int and 0 <= value < 2**63
         return exact or (kind != "count" and type(value) in (int, float) and abs(value) < LARGEST_NUMBER)
     return type(value) is {"text": str, "truth": bool}[kind]
+
+
+def no_run(path: Path, what: str = "no run folder (config.yaml is missing)") -> str:
+    """Returns why `path` cannot be used, and the way out: `what` it is, or that it is not there."""
+    if path.exists():
+        below = sorted(path.iterdir()) if path.is_dir() else []
+        runs = [run for run in map(RunDir, below) if run.config.is_file() or run.checkpoints.is_dir()]
+        return f"{what}; " + (f"it holds runs: {runs[-1].path}, for example" if runs else WAY_OUT)
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, beside, 1)
+    return "no such folder; " + (f"did you mean {path.parent / close[0]}?" if close else WAY_OUT)
 
 
 def why_diverged(events: Sequence[Mapping[str, Any]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import read_json
-from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
+from gpt1_ds.common.rundir import RunDir, check_types, no_run, read_jsonl
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.task import PREFIX, SCALES
 from gpt1_ds.tracking.record import flat, of_own_data, read_entries, read_records
@@ -52,9 +52,7 @@ def read(folder: Path) -> RunStory:
     """Raises DataError for a folder that is no run, or one that has not logged a step yet."""
     run_dir = RunDir(folder)
     if not run_dir.config.exists():
-        runs = any(RunDir(path.parent).config.exists() for path in folder.glob("*/metrics.jsonl"))  # of a sweep
-        way_out = f"name one of its folders, {folder}/*/" if runs else "name one, like runs/NAME"
-        raise DataError(f"{folder}: not a run folder (config.yaml is missing); {way_out}")
+        raise DataError(f"{folder}: {no_run(folder)}")
     lines = read_records(run_dir.metrics)
     if not lines:
         raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")

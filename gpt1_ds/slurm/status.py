@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import append
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir, no_run, read_jsonl
 from gpt1_ds.common.text import amount, decimals
 from gpt1_ds.diagnostics.report import OF_A_JOB, Report, read_report
 from gpt1_ds.slurm.tries import newest_step, read_note
@@ -84,10 +84,8 @@ EVENTS = 5  # of the run's latest that are shown
 
 def describe(run_dir: RunDir) -> Iterator[str]:
     """Lines on the run, its jobs in order, and its latest events."""
-    if not run_dir.path.is_dir():
-        raise ConfigError(f"{run_dir.path}: no such run folder")
     if not any(path.exists() for path in (run_dir.slurm, run_dir.config, run_dir.metrics, run_dir.events)):
-        raise ConfigError(f"{run_dir.path}: is no run folder; name one, like runs/NAME")
+        raise ConfigError(f"{run_dir.path}: {no_run(run_dir.path)}")
     step = "no step yet"
     for line in read_jsonl(run_dir.metrics):
         loss = line.get("loss") if isinstance(line.get("loss"), (int, float)) else None

@@ -18,7 +18,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import append, is_there, write_atomic, write_json
 from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.common.log import say
-from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
+from gpt1_ds.common.rundir import RunDir, check_types, no_run, read_jsonl
 
 if TYPE_CHECKING:
     import pandas
@@ -248,7 +248,7 @@ def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
         raise UserError("pandas is not installed: pip install 'gpt1-ds[notebooks]'") from None
     run_dir = RunDir(Path(run))
     if not run_dir.config.is_file():
-        raise DataError(f"{run}: no such run folder; name one that `gpt1-ds pretrain` or gpt1_ds.train made")
+        raise DataError(f"{run}: {no_run(run_dir.path)}")
     rows = []
     for line in read_records(run_dir.metrics):
         scores = line.pop("metrics", {})

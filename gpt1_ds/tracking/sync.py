@@ -14,7 +14,7 @@ from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import scratch_folder
 from gpt1_ds.common.lock import is_held
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RunDir, no_run
 from gpt1_ds.common.text import amount
 
 SERVER = "https://api.wandb.ai"
@@ -26,7 +26,7 @@ PREFIXES = ("offline-run-", "run-")  # the second: online segments that lost the
 def sync(runs: Sequence[Path]) -> int:
     """Upload every segment of `runs` (or studies) that is not uploaded yet; print what it did. Raises UserError."""
     UserError.raise_all(
-        f"{run}: no such run folder" for run in runs if not RunDir(run).config.is_file() and not segments(run)
+        f"{run}: {no_run(run)}" for run in runs if not RunDir(run).config.is_file() and not segments(run)
     )
     waiting = {run: [folder for folder in segments(run) if not _is_synced(folder)] for run in runs}
     if any(waiting.values()):

@@ -145,9 +145,8 @@ def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_what_is_no_run(gpt1, in_folder: Path) -> None:  # type: ignore[no-untyped-def]
-    assert_refused(
-        gpt1("report", str(in_folder)), "not a run folder (config.yaml is missing); name one, like runs/NAME"
-    )
+    line = f"{in_folder}: no run folder (config.yaml is missing); name a run folder, like runs/NAME"
+    assert_refused(gpt1("report", str(in_folder)), line)
 
 
 @pytest.mark.slow

@@ -30,7 +30,10 @@ def test_a_best_that_is_not_there_is_passed_over(content: bytes, tmp_path: Path)
 
 
 def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"neither a run folder .*; name a run folder, like runs/NAME$"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"neither a run folder with .*; name a run folder, like runs/NAME$",
+    ):
         find_checkpoint(tmp_path)
 
 

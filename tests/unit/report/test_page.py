@@ -153,9 +153,9 @@ def test_a_run_without_a_step_yet(run: Path) -> None:
 
 
 def test_the_folder_of_a_sweep_is_told_what_to_name(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"not a run folder .*; name one of its folders, .*/runs/\*/$"):
+    with pytest.raises(DataError, match=rf"no run folder .*; it holds runs: {run}, for example$"):
         read(run.parent)
-    with pytest.raises(DataError, match=r"; name one, like runs/NAME$"):
+    with pytest.raises(DataError, match=r"; name a run folder, like runs/NAME$"):
         read(tmp_path / "data")
 
 

@@ -127,7 +127,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no such run folder" in refused(["tracking", "sync", str(tmp_path / "nothing")], capsys)
+    assert "no such folder; name a run folder" in refused(["tracking", "sync", str(tmp_path / "nothing")], capsys)
 
 
 def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

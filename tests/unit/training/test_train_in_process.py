@@ -198,7 +198,7 @@ def test_a_run_without_lines_is_an_empty_table(tmp_path: Path) -> None:
         (lambda: gpt1_ds.train({"data.path": "nowhere"}), "nowhere: not a dataset"),
         (lambda: gpt1_ds.train({"data.path": "x", "parallel.tensor": 2}), "parallel.tensor=2"),
         (lambda: gpt1_ds.train("finetune/cola"), "checkpoint.init_from is empty"),
-        (lambda: gpt1_ds.read_metrics("nowhere"), "nowhere: no such run folder"),
+        (lambda: gpt1_ds.read_metrics("nowhere"), "nowhere: no such folder; name a run folder"),
     ],
 )
 def test_mistakes_are_one_line(call: Any, says: str, in_folder: Path) -> None:
