@@ -88,7 +88,7 @@ class Chart {
     if (!width) return;
     const { spec, view } = this;
     this.curves = spec.series.map((series) => this.curve(series));
-    const tall = spec.name === "loss" || spec.name === "zero_shot";
+    const tall = ["loss", "task", "zero_shot"].includes(spec.name);
     const rows = Math.min(this.runs.length, 5);
     const height = (tall ? Math.min(440, 240 + width / 6) : 210) + rows * EVENT_ROW;
     const right = width > 700 ? view.margin : this.margin; // on a wide page the axes of all charts stand in line

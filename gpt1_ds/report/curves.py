@@ -52,6 +52,19 @@ CHARTS = (
         "Loss, nats per token",
         "Loss of each logged training batch (with dropout, if there is any).",
     ),
+    Chart("task_loss", "task_loss", "Loss of the task", "Mean over the examples of the training batch, with dropout."),
+    Chart(
+        "language_loss",
+        "language_loss",
+        "Loss of the language model beside the task, nats per token",
+        "Of the same batch, before task.lm_coefficient.",
+    ),
+    Chart(
+        "accuracy",
+        "accuracy",
+        "Accuracy on the training batch",
+        "Fraction of its examples that are right, with dropout; above the score of dev they are learned by heart.",
+    ),
     Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
     Chart("gradient_norm", "grad_norm", "Gradient norm", "Global gradient norm before clipping."),
     Chart(
@@ -73,19 +86,6 @@ CHARTS = (
         "clipped",
         "Clipped steps",
         "Fraction of the steps since the last logged one whose gradient was longer than optimizer.clip.",
-    ),
-    Chart("task_loss", "task_loss", "Loss of the task", "Mean over the examples of the training batch, with dropout."),
-    Chart(
-        "language_loss",
-        "language_loss",
-        "Loss of the language model beside the task, nats per token",
-        "Of the same batch, before task.lm_coefficient.",
-    ),
-    Chart(
-        "accuracy",
-        "accuracy",
-        "Accuracy on the training batch",
-        "Fraction of its examples that are right, with dropout; above the score of dev they are learned by heart.",
     ),
     Chart("loss_scale", "loss_scale", "Loss scale", "fp16 only.", noisy=False),
     Chart(
@@ -193,8 +193,8 @@ def thinned(columns: Columns, rows: int) -> Columns:
 
 def data(stories: Sequence[RunStory]) -> dict[str, Any]:
     """Everything that the page's charts need, as JSON values: runs (tables of columns, events) and charts (series)."""
-    charts = [*(_chart(one, stories) for one in CHARTS), _score_chart("zero_shot", stories)]
-    charts += [_score_chart("task", stories), *_measured_charts(stories)]
+    charts = [_score_chart("task", stories), *(_chart(one, stories) for one in CHARTS)]  # what a task's run is for
+    charts += [_score_chart("zero_shot", stories), *_measured_charts(stories)]
     runs = [_run(story, ROWS // len(stories)) for story in stories]
     return {"runs": runs, "charts": [chart for chart in charts if chart["series"]], "bad": BAD}
 

@@ -109,7 +109,7 @@ def test_a_score_per_split_and_metric_of_a_task(run: Path) -> None:  # noqa: F81
         score = {"kind": "task", "step": 8, "tokens": 80, "task": "cola", "split": "dev", "loss": 1.0}
         file.write("\n" + json.dumps({**score, "metrics": {"matthews": 0.25, "accuracy": None}}) + "\n")
     found = curves.data([read(run)])
-    assert [one["label"] for one in found["charts"][-1]["series"]] == ["dev matthews", "dev accuracy"]
+    assert [one["label"] for one in found["charts"][0]["series"]] == ["dev matthews", "dev accuracy"]
     assert found["runs"][0]["tables"]["task dev matthews"]["score"] == [0.25]
     assert found["runs"][0]["tables"]["task dev accuracy"]["score"] == [None]
 
