@@ -66,12 +66,6 @@ def cost(config: Config, world: int, vocab_size: int, machine: Machine) -> Cost:
     return _Step(config, world, vocab_size, machine).cost()
 
 
-def block_passes(config: Config, vocab_size: int, machine: Machine) -> float:
-    """Seconds of what a block computes besides products and scores, for one micro-batch on one rank."""
-    step = _Step(config, 1, vocab_size, machine)
-    return step.simple_passes(next(layer for layer in step.parts[0].body if layer.kind == "block"))
-
-
 def all_reduce(size: float, ranks: int, link: Link) -> float:
     """Seconds until every rank has the sum of `size` bytes."""
     return 2 * gather(size, ranks, link)
