@@ -94,13 +94,8 @@ DATA_SHEETS = {
 }
 
 
-def kernels_per_block(config: Config) -> int:
-    """Kernels of one block for one micro-batch, forward and backward; adding up gradients is not among them."""
-    return sum(block_kernels(config))
-
-
 def block_kernels(config: Config) -> tuple[int, int]:
-    """(forward, backward) of `kernels_per_block`."""
+    """(forward, backward) kernels of one block for one micro-batch; adding up gradients is not among them."""
     return _block_kernels(config.model, is_compiled(config), config.train.recompute == "block")
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpt1_ds.config import Config, load, policy
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.cost import cost
-from gpt1_ds.plan.cuda import kernels_per_block
+from gpt1_ds.plan.cuda import block_kernels
 from gpt1_ds.plan.machine import PRESETS
 
 BUDGET = Path(__file__).parents[3] / "tools" / "fakecuda" / "budget.json"
@@ -39,12 +39,12 @@ def gpt1(*words: str) -> Config:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_kernels_per_block(words: list[str], kernels: int) -> None:
-    assert kernels_per_block(gpt1(*words)) == kernels
+    assert sum(block_kernels(gpt1(*words))) == kernels
 
 
 def test_auto_compiles_on_a_gpu() -> None:
-    assert kernels_per_block(gpt1("train.compile=auto")) == kernels_per_block(gpt1("train.compile=on"))
-    assert kernels_per_block(gpt1("parallel.zero=3")) == kernels_per_block(gpt1(EAGER)), "but not under ZeRO 3"
+    assert block_kernels(gpt1("train.compile=auto")) == block_kernels(gpt1("train.compile=on"))
+    assert block_kernels(gpt1("parallel.zero=3")) == block_kernels(gpt1(EAGER)), "but not under ZeRO 3"
 
 
 def test_auto_does_not_compile_a_task_that_has_to_repeat() -> None:
