@@ -107,10 +107,6 @@ class ProcessSink:
         self._listener.start()
         self._send("begin", start)
 
-    @property
-    def is_on(self) -> bool:
-        return self._process is not None
-
     def _finish(self, **arguments: Any) -> None:
         """The last message; gives up on the tracker where that takes longer than FINISH_SECONDS."""
         self._send("finish", arguments)
