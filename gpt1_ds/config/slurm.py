@@ -83,12 +83,8 @@ class SlurmConfig:
 
     @property
     def seconds(self) -> int:
-        """The limit of one job. As SLURM reads it: with days hours come first, without them seconds come last."""
-        days, _, rest = self.time.rpartition("-")
-        parts = [int(part) for part in rest.split(":")]
-        missing = [0] * (3 - len(parts))
-        hours, minutes, seconds = [*parts, *missing] if days else [*missing, *parts]
-        return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+        """The limit of one job."""
+        return seconds_of(self.time)
 
     def problems(self) -> Iterator[str]:
         counts = ("nodes", "ranks_per_node", "cpus_per_gpu", "cpus_per_task", "warning", "jobs", "max_tries", "pause")
@@ -141,3 +137,12 @@ class SlurmConfig:
         for name, value in self.environment.items():
             if not _VARIABLE.fullmatch(name) or "\n" in str(value):
                 yield f"slurm.environment: {name!r} is no variable of one line"
+
+
+def seconds_of(time: str) -> int:
+    """[days-]hours:minutes:seconds as SLURM reads it: with days hours come first, without them seconds come last."""
+    days, _, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    missing = [0] * (3 - len(parts))
+    hours, minutes, seconds = [*parts, *missing] if days else [*missing, *parts]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds

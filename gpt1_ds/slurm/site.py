@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.text import amount
-from gpt1_ds.config.slurm import SlurmConfig
+from gpt1_ds.config.slurm import SlurmConfig, seconds_of
 from gpt1_ds.slurm.submit import call
 
 _GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
@@ -70,17 +70,7 @@ def _nodes(text: str) -> Iterator[Nodes]:
         for kind, many in _GRES.findall(gres):
             gpus[kind] = gpus.get(kind, 0) + int(many)
         numbers = (int(re.sub(r"\D.*", "", one) or 0) for one in (number, cores))  # 64+: at least
-        yield Nodes(name, up == "up", _seconds(limit), gpus, *numbers)
-
-
-def _seconds(limit: str) -> int | None:
-    """Returns the seconds of days-hours:minutes:seconds, as sinfo writes them; None for no limit."""
-    days, _, rest = limit.rpartition("-")
-    parts = [int(part) for part in rest.split(":")] if re.fullmatch(r"[\d:]+", rest) else []
-    if not parts:
-        return None  # infinite
-    hours, minutes, seconds = [*[0] * (3 - len(parts)), *parts]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+        yield Nodes(name, up == "up", seconds_of(limit) if limit[:1].isdigit() else None, gpus, *numbers)
 
 
 def _settings() -> dict[str, str]:
