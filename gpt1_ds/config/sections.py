@@ -142,6 +142,15 @@ class TrainConfig:
             return BatchSizes.constant(self.global_batch)
         return BatchSizes.growing(self.batch_warmup, self.global_batch, self.batch_warmup_tokens, row)
 
+    def all_steps(self, row: RowLengths, epoch: int) -> int:
+        """Optimizer steps of a run. `tokens` are those that the model is fed with, epochs are of the text's `epoch`."""
+        sizes = self.batch_sizes(row.fed)
+        if self.steps is not None:
+            return self.steps
+        if self.tokens is not None:
+            return sizes.steps(self.tokens / (self.global_batch * row.fed))
+        return sizes.steps((1.0 if self.epochs is None else self.epochs) * epoch / (self.global_batch * row.text))
+
     def problems(self) -> Iterator[str]:
         if self.cuda_graphs == "on" and self.deepspeed_patches != "fast":
             yield (

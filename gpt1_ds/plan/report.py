@@ -91,18 +91,11 @@ def _asked(config: Config, parameters: int) -> str:
 
 
 def total_steps(config: Config, data_tokens: int | None) -> int | None:
-    """Returns the steps of the whole run, as training/schedule.py counts; None where that depends on data that is not
-    there yet.
-    """
-    train, row, sizes = config.train, config.row, config.batch_sizes
-    if train.steps is not None:
-        return train.steps
-    if train.tokens is not None:
-        return sizes.steps(train.tokens / (train.global_batch * row.fed))
+    """Returns the steps of the whole run; None where that depends on data that is not there yet."""
+    train = config.train
     if data_tokens is None:
-        return None
-    used = min(data_tokens, config.data.unique_tokens or data_tokens)
-    return sizes.steps((1.0 if train.epochs is None else train.epochs) * used / (train.global_batch * row.text))
+        return None if train.steps is None and train.tokens is None else train.all_steps(config.row, 0)
+    return train.all_steps(config.row, min(data_tokens, config.data.unique_tokens or data_tokens))
 
 
 def total_tokens(config: Config, data_tokens: int | None) -> int | None:

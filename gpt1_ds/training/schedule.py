@@ -85,17 +85,11 @@ def total_steps(
     tokens_per_epoch: int,
     first_passes: Sequence[tuple[str, int]] = (),
 ) -> int:
-    """Optimizer steps of the whole run. `train.tokens` are those that the model is fed with, epochs are of the text.
-    Raises ConfigError when the steps pass more often than allowed over the data, or over one of several sources, of
-    which `first_passes` says the sequences of the run until each has been read once.
+    """Optimizer steps of the whole run. Raises ConfigError when they pass more often than allowed over the data, or
+    over one of several sources, of which `first_passes` says the sequences of the run until each has been read once.
     """
     tokens_per_step, sizes = train.global_batch * row.text, train.batch_sizes(row.fed)  # of a full batch
-    if train.steps is not None:
-        steps = train.steps
-    elif train.tokens is not None:
-        steps = sizes.steps(train.tokens / (train.global_batch * row.fed))
-    else:
-        steps = sizes.steps((1.0 if train.epochs is None else train.epochs) * tokens_per_epoch / tokens_per_step)
+    steps = train.all_steps(row, tokens_per_epoch)
     passes = [(f"the {tokens_per_epoch} training tokens", tokens_per_epoch / tokens_per_step)]
     if len(first_passes) > 1:
         passes += [(f"{path}, for its weight", sequences / train.global_batch) for path, sequences in first_passes]

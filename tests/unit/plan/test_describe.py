@@ -5,8 +5,7 @@ import pytest
 from gpt1_ds.config import load
 from gpt1_ds.plan.machine import PRESETS
 from gpt1_ds.plan.planning import Planning
-from gpt1_ds.plan.report import describe, total_steps
-from gpt1_ds.training import schedule
+from gpt1_ds.plan.report import describe
 
 
 def test_the_description_names_counts_and_layout() -> None:
@@ -61,23 +60,6 @@ def test_the_plan_says_which_launches_graphs_hide(
     lines = capsys.readouterr().out.splitlines()
     assert "" not in lines
     assert [line[: len(said)] for line in lines if line.startswith("launches:")] == ([said] if said else [])
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["model.kind=encoder_decoder", "model.norm=pre", "objective.kind=prefix"],
-        ["model.kind=encoder_decoder", "model.norm=pre", "objective.kind=spans"],
-        ["objective.kind=spans"],
-        ["train.batch_warmup=8", "train.batch_warmup_tokens=300k"],
-    ],
-)
-@pytest.mark.parametrize("length", ["train.epochs=1", "train.tokens=1M"])
-def test_as_many_steps_as_training_makes(words: list[str], length: str) -> None:
-    config = load([], [*words, length])
-    made = schedule.total_steps(config.train, config.data, config.row, 10**6)
-    assert total_steps(config, 10**6) == made
 
 
 def test_evaluations_are_listed_with_what_they_hold() -> None:
