@@ -27,19 +27,8 @@ PREFIXES = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_CPUS_PE
 PROGRAMS = ("gpt1-ds", "__main__.py")  # how sys.argv names this program
 # a resume is promised to be bit-identical only when these are what they were
 DECIDING = (
-    *(
-        "gpt1_ds",
-        "python",
-        "torch",
-        "deepspeed",
-        "megatron-core",
-        "numpy",
-        "threads",
-        "processor",
-        "device",
-        "compiled",
-    ),
-    *("cuda", "cudnn", "nccl", "driver", "proven"),
+    *("gpt1_ds", "python", "torch", "deepspeed", "megatron-core", "numpy", "threads", "processor", "device"),
+    *("compiled", "cuda", "cudnn", "nccl", "driver", "proven"),
 )
 
 
