@@ -29,10 +29,8 @@ def without_secrets(address: str) -> str:
 
 def file_system(address: str, **options: Any) -> tuple[Any, str]:
     """(fsspec's file system, the place in it) of an address. Call it inside `reached`."""
-    try:
-        import fsspec
-    except ImportError:
-        raise DataError(f"{without_secrets(address)}: needs fsspec; pip install 'gpt1-ds[data]'") from None
+    import fsspec
+
     system, place = asked(lambda: fsspec.core.url_to_fs(address, **options))
     return system, place
 

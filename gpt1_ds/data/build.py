@@ -123,8 +123,7 @@ def build(
     with _only_writer(out):
         if (out / DESCRIPTION).exists():
             return job.finished()
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return job.run(workers or cores, show)
+        return job.run(workers or len(os.sched_getaffinity(0)), show)
 
 
 @dataclass(frozen=True)
