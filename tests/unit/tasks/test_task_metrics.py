@@ -162,10 +162,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_submission(path) == dict(zip(ids, map(task().in_words, numbers.tolist()), strict=True))
 
 
-@pytest.mark.parametrize(("ids", "words"), [(["a", "a"], "the same id"), (["a\tb", "c"], "holds a tab")])
-def test_ids_that_no_submission_can_hold(ids: list[str], words: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=words):
-        write_submission(task(), made([None, None], ids=ids).ids, np.array([0, 1]), tmp_path)
+def test_a_submission_holds_an_id_once(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the same id"):
+        write_submission(task(), ["a", "a"], np.array([0, 1]), tmp_path)
 
 
 @pytest.mark.parametrize(("name", "content"), [("x-dev.tsv", "index\tprediction\n0\t1\n2"), ("x-dev.json", '{"a": ')])
