@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -133,7 +132,7 @@ def _backward_on_cpu(
 def _forward_on_gpu(parts: Sequence[Tensor], *rest: Any) -> tuple[Tensor, Tensor]:
     q, k, v = each_of(parts)
     if _runs_triton(q):
-        return _triton("attention_triton").forward(q, k, v, *together(*rest))  # type: ignore[no-any-return]
+        return kernels.module("attention_triton").forward(q, k, v, *together(*rest))  # type: ignore[no-any-return]
     out, unread = attention_results(q)
     return out.copy_(attention_cpu.forward(q, k, v, *together(*rest))), unread
 
@@ -144,18 +143,13 @@ def _backward_on_gpu(
     q, k, v = each_of(parts)
     if not _runs_triton(q):
         return _backward_on_cpu(grad, parts, out, kept, *rest)
-    gradients = empty_gradients(parts)
-    of_bias = _triton("attention_triton").backward(grad, q, k, v, out, kept, *together(*rest), each_of(gradients))
-    return gradients, of_bias
+    gradients, triton = empty_gradients(parts), kernels.module("attention_triton")
+    return gradients, triton.backward(grad, q, k, v, out, kept, *together(*rest), each_of(gradients))
 
 
 def _runs_triton(q: Tensor) -> bool:
     """Returns whether the Triton kernels can compute this attention."""
-    return kernels.available(q.device) and bool(_triton("attention_triton").supports(q.shape[-1], q.dtype))
-
-
-def _triton(name: str) -> ModuleType:
-    return kernels.module(name)
+    return kernels.available(q.device) and bool(kernels.module("attention_triton").supports(q.shape[-1], q.dtype))
 
 
 def _shapes(parts: Sequence[Tensor], *_: Any) -> tuple[Tensor, Tensor]:
