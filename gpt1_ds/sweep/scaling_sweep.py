@@ -6,10 +6,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount, count, duration
-from gpt1_ds.config import load_recorded, world_problems
-from gpt1_ds.config.sections import TrackingConfig
+from gpt1_ds.config import Config, load_recorded, world_problems
+from gpt1_ds.config.sections import RunConfig, TrackingConfig
 from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine, expected
@@ -226,23 +225,11 @@ def growing_table(sweep: ScalingSweep) -> Iterator[Callable[[], None]]:
 
 
 def _logger(folder: Path, tracking: TrackingConfig, described: dict[str, Any]) -> WandbLogger:
-    from gpt1_ds.tracking.sinks import SegmentStart, WandbLogger
-    from gpt1_ds.tracking.wandb import run_id
+    from gpt1_ds.tracking.sinks import WandbLogger
+    from gpt1_ds.tracking.wandb import start
 
-    start = SegmentStart(
-        mode=tracking.wandb,
-        id=run_id(RunDir(folder)),
-        name=folder.name,
-        folder=str(folder.resolve()),
-        entity=tracking.entity,
-        project=tracking.project,
-        group=folder.name,
-        tags=tracking.tags,
-        job_type="study",
-        config=described,
-        pid=os.getpid(),
-    )
-    return WandbLogger(start)
+    as_run = Config(run=RunConfig(name=folder.name), tracking=replace(tracking, group=folder.name))
+    return WandbLogger(start(as_run, RunDir(folder), "study", described))
 
 
 FEWEST_SIZES = FEWEST_BUDGETS = 3  # of a joint fit over N and D
