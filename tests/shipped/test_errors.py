@@ -68,12 +68,6 @@ def test_problems_of_every_kind_are_told_at_once(gpt1) -> None:  # type: ignore[
     assert_refused(gpt1("pretrain", *words), "heads=5", "optimizer.lr=-1", "'foo'", "'stepz'", lines=4)
 
 
-def test_all_problems_are_told_at_once(gpt1) -> None:  # type: ignore[no-untyped-def]
-    assert_refused(
-        gpt1("pretrain", "model.heads=7", "optimizer.lr=-1", "train.steps=0"), "heads", "lr", "steps", lines=3
-    )
-
-
 def test_context_longer_than_the_data(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
     assert_refused(gpt1("pretrain", f"data.path={tiny_data}", "model.context=1M"), "too few for one window")
 

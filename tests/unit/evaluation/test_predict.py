@@ -25,7 +25,6 @@ from gpt1_ds.launcher import launch
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.training.configuration import finetune_config
-from tests.helpers.foreign import make_checkpoint
 from tests.helpers.served import COLUMNS, SETTINGS, fields, fine_tune, labels, predictor_of, rows
 from tools.small_tasks import make_task
 
@@ -102,12 +101,6 @@ def test_longer_texts_are_cut_as_in_training(fine_tuned: Runs) -> None:
     np.testing.assert_allclose(predictor.scores([long]), predictor.scores([short]), atol=1e-5)
 
 
-def test_a_language_model_predicts_no_task(tiny_data: Path, tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path / "lm", tiny_data.parent / "tokenizer")
-    with pytest.raises(CheckpointError, match="was not fine-tuned on a task"):
-        Predictor(load_checkpoint(checkpoint))
-
-
 @pytest.mark.parametrize("coefficient", [0, 0.5])
 def test_a_fine_tuned_model_loads_and_still_writes_text(coefficient: float, tiny_data: Path, tmp_path: Path) -> None:
     words = [f"task.lm_coefficient={coefficient}", "train.steps=6"]
@@ -173,14 +166,6 @@ def test_a_line_without_end_is_not_held(tmp_path: Path) -> None:
     with open("/dev/zero", "rb") as stream:
         (window,) = windows(stream.fileno())
     assert LONGEST < len(window[0]) < 2 * LONGEST
-
-
-def test_what_precedes_a_bad_line_is_given_first(fine_tuned: Runs) -> None:
-    predictor, reader = predictor_of(fine_tuned("pair"))
-    found = predict_lines(predictor, reader, "x.tsv", [[b"a\tb"], [b"c\td", b"e\tf", b"g", b"h\ti"]], as_json=False)
-    assert [len(next(found)) for _ in range(2)] == [1, 2]
-    with pytest.raises(DataError, match=r"x.tsv line 4: 1 field where 2 are expected: text, text2"):
-        next(found)
 
 
 def test_what_precedes_a_line_that_is_too_long_is_given_first(fine_tuned: Runs) -> None:
