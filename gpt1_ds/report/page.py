@@ -26,7 +26,6 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     data = curves.data(stories)
     page = render(
         "page.html",
-        "report",
         facts=facts,
         curves=curves,
         minimal_pairs=minimal_pairs,

@@ -167,13 +167,13 @@ Rows = list[dict[str, str]]  # of a table: column -> text
 
 def write_profile(folder: Path) -> Path:
     """Write the page of a run's profile; its path. Raises DataError for a run without one, and UserError where
-    matplotlib or jinja2 is missing.
+    matplotlib is missing.
     """
     view = read_view(folder)
     if view is None:
         raise DataError(f"{folder}: no profile; run it with train.profile=START:STOP")
     out = RunDir(folder).profile / "summary.html"
-    write_atomic(out, render("profile.html", "report", title=folder.name, profile=view))
+    write_atomic(out, render("profile.html", title=folder.name, profile=view))
     return out
 
 

@@ -42,12 +42,12 @@ def write_scaling_report(folder: Path) -> Path:
     """Write `report.html` and figures/*.png, *.svg into a study's folder, from the files there; the page's path.
 
     Needs results.csv; what fit.json, predictions.csv, downstream.csv and run folders would add is named as not done.
-    Raises DataError where results.csv cannot be used, UserError where matplotlib or jinja2 is not installed.
+    Raises DataError where results.csv cannot be used, UserError where matplotlib is not installed.
     """
     study = read_scaling_results(folder)
     drawn, missing = _draw(study, folder / "figures")
     told = {"study": study, "tables": scaling_tables, "not_done": _not_done(study)}
-    page = render("scaling.html", "scaling", figures=drawn, missing=missing, **told)
+    page = render("scaling.html", figures=drawn, missing=missing, **told)
     write_atomic(folder / "report.html", page)
     return folder / "report.html"
 

@@ -268,7 +268,7 @@ def is_study(folder: Path) -> bool:
 
 
 def write_study(folder: Path) -> None:
-    """Raises UserError where matplotlib or jinja2 is missing; results.csv and table.md are written before."""
+    """Raises UserError where matplotlib is missing; results.csv and table.md are written before."""
     results = read_study_results(folder)
     write_csv(results, folder / "results.csv")
     answers = StudyAnswers(folder, results)
@@ -287,5 +287,5 @@ def write_study(folder: Path) -> None:
     svg = {name: figures.save(one, folder / "figures" / name) for name, one in drawn.items() if one is not None}
     shown = {"results": results, "progress": progress(results), "table": table, "long_head": LONG_HEAD}
     reload = RELOAD_SECONDS if results.done + len(results.diverged) < len(results.cells) else 0
-    page = render("study.html", "report", svg=svg, captions=CAPTIONS, reload=reload, differences=differences, **shown)
+    page = render("study.html", svg=svg, captions=CAPTIONS, reload=reload, differences=differences, **shown)
     write_atomic(folder / "study.html", page)

@@ -300,13 +300,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, spoil: Callable[[
     assert not (folder / "report.html").exists()
 
 
-@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_a_missing_package_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = plain_points(tmp_path / "points", GRID)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"^{package} is not installed: pip install 'gpt1-ds\[scaling\]'$"):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"^matplotlib is not installed: pip install 'gpt1-ds\[scaling\]'$"):
         write_scaling_report(folder)
 
 
