@@ -37,15 +37,11 @@ def _upload_options(parser: argparse.ArgumentParser) -> None:
 
 def prepare(options: argparse.Namespace) -> Repository | None:
     """Check all that can be before the export; the repository, none for a dry run. Raises UserError."""
-    from importlib.util import find_spec
-
     if options.push_to_hub is None:
         given = [name for name, key in ONLY.items() if getattr(options, key)]
         if given:
             raise ConfigError(f"{given[0]}: is for uploads alone; add --push-to-hub REPO, or leave it out")
         return None
-    if find_spec("huggingface_hub") is None:
-        raise ConfigError("--push-to-hub: huggingface_hub is not installed; pip install 'gpt1-ds[hub]'")
     from gpt1_ds.interop import hub
 
     hub.check_name(options.push_to_hub)
