@@ -24,6 +24,7 @@ from tools.runs import TINY
 
 ROOT = Path(__file__).parents[2]
 Program = Callable[..., Result]
+Process = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +34,6 @@ def run_folder(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     words = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=r", "train.steps=12", "--nproc", "2"]
     assert main([*words, f"run.dir={folder / 'runs'}"]) == 0
     return folder / "runs" / "r"
-
-
-def process(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    command = [sys.executable, "-m", "gpt1_ds", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
@@ -58,10 +53,10 @@ def no_compiler(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("extra", [["--nproc", "2"], ["train.precision=bf16"]], ids=["two ranks", "bf16"])
 def test_a_run_says_only_what_a_person_can_use_and_needs_no_compiler(
-    extra: list[str], tiny_data: Path, tmp_path: Path, no_compiler: dict[str, str]
+    extra: list[str], tiny_data: Path, tmp_path: Path, no_compiler: dict[str, str], program: Process
 ) -> None:
     words = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=quiet", "train.steps=3", "train.log_every=3"]
-    done = process(tmp_path, *words, *extra, **no_compiler)
+    done = program(*words, *extra, **no_compiler)
     lines = done.stderr.splitlines()
     assert done.returncode == 0, done.stderr
     assert not done.stdout
@@ -119,13 +114,15 @@ def test_evaluate_builds_no_text_for_a_checkpoint_without(tiny_data: Path, gpt1:
     assert gpt1("evaluate", str(imported), f"data.path={tiny_data}").code == 0
 
 
-def test_sampling_is_repeatable_and_greedy_equals_the_whole_forward_pass(run_folder: Path, gpt1: Program) -> None:
+def test_sampling_is_repeatable_and_greedy_equals_the_whole_forward_pass(
+    run_folder: Path, gpt1: Program, program: Process
+) -> None:
     def text(*words: str) -> str:
         done = gpt1("sample", "--checkpoint", str(run_folder), "--prompt", "The", *words)
         assert done.code == 0, done.err
         return done.out
 
-    alone = process(run_folder.parents[1], "sample", "--checkpoint", "runs/r", "--prompt", "The", "--tokens", "60")
+    alone = program("sample", "--checkpoint", str(run_folder), "--prompt", "The", "--tokens", "60")
     assert (alone.returncode, alone.stderr) == (0, "")
     assert alone.stdout == text("--tokens", "60"), "past the context, too; in any process"
     assert text("--tokens", "20", "--seed", "3") == text("--tokens", "20", "--seed", "3")
@@ -199,15 +196,6 @@ def test_torchrun_starts_it_too(tiny_data: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "runs" / "run" / "DONE").exists()
-
-
-@pytest.mark.slow
-def test_the_embedded_corpus_needs_nothing(tmp_path: Path) -> None:
-    words = ["model.layers=1", "train.steps=2", "train.eval_batches=1"]
-    done = process(tmp_path, "pretrain", *words)
-    assert done.returncode == 0, done.stderr
-    assert "building the embedded corpus" in done.stderr
-    assert (tmp_path / "data" / "python-docs" / "dataset.json").exists()
 
 
 @pytest.mark.parametrize("isolated", [[], ["-I"]])

@@ -98,7 +98,7 @@ def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
         command = [str(python), "-P", "-m", "gpt1_ds", *words]
         done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stdout + done.stderr
 
     command = [str(python), "-P", "-c", "import gpt1_ds; print(gpt1_ds.__file__)"]
     where = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
@@ -110,5 +110,6 @@ def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     assert "`optimizer.lr`" in Path(reference).read_text()
     assert run("guide", "concepts").startswith("# Concepts")
     assert "116,537,856 parameters" in run("plan", "-c", "pretrain/gpt1_117m")
-    run("pretrain", "train.steps=2", "model.layers=1", "train.eval_batches=1")
+    found = run("pretrain", "train.steps=2", "model.layers=1", "train.eval_batches=1")
+    assert "building the embedded corpus" in found
     assert (empty / "runs" / "run" / "DONE").exists()
