@@ -143,7 +143,7 @@ class TrainConfig:
         return BatchSizes.growing(self.batch_warmup, self.global_batch, self.batch_warmup_tokens, row)
 
     def all_steps(self, row: RowLengths, epoch: int) -> int:
-        """Optimizer steps of a run. `tokens` are those that the model is fed with, epochs are of the text's `epoch`."""
+        """Steps of a whole run. `tokens` are those that the model is fed with, an epoch is `epoch` tokens of text."""
         sizes = self.batch_sizes(row.fed)
         if self.steps is not None:
             return self.steps
