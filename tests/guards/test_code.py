@@ -327,33 +327,22 @@ def test_docstrings_have_a_subject(root: str) -> None:
     ids=" ".join,
 )
 def test_no_heavy_library_is_loaded(words: list[str]) -> None:
-    code = (
-        "import sys; from gpt1_ds.cli import main\n"
-        f"try: main({words!r})\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'deepspeed', 'megatron', 'wandb', 'transformers', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-500:]
+    code = f"from gpt1_ds.cli import main\ntry: main({words!r})\nexcept SystemExit: pass"
+    assert_none_is_loaded(code, "torch", "deepspeed", "megatron", "wandb", "transformers", "matplotlib")
 
 
 def test_the_help_of_every_command_loads_no_library() -> None:
-    code = (
-        "import sys; from gpt1_ds import cli; cli.parser()\n"
-        "others = {name.partition('.')[0] for name in sys.modules} & {'torch', 'numpy', 'omegaconf', 'yaml', 'rich'}\n"
-        "assert not others, others"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-500:]
+    assert_none_is_loaded("from gpt1_ds import cli; cli.parser()", "torch", "numpy", "omegaconf", "yaml", "rich")
 
 
 def test_reading_a_task_loads_no_heavy_library() -> None:
-    modules = "batches, encoding, metrics, reading, registry, zeroshot"
-    code = (
-        f"import sys; from gpt1_ds.tasks import {modules}\n"
-        "heavy = {'torch', 'sklearn', 'scipy', 'datasets', 'transformers'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
+    code = "from gpt1_ds.tasks import batches, encoding, metrics, reading, registry, zeroshot"
+    assert_none_is_loaded(code, "torch", "sklearn", "scipy", "datasets", "transformers")
+
+
+def assert_none_is_loaded(code: str, *libraries: str) -> None:
+    """By `code`, in a process of its own."""
+    code += f"\nimport sys\nfound = sys.modules.keys() & {set(libraries)!r}\nassert not found, found"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any, get_args
 
 import pytest
@@ -22,20 +23,24 @@ def model() -> ModelConfig:
     return load([], ["model.width=64", "model.heads=2", "model.context=70", "model.layers=1"]).model
 
 
-@pytest.mark.parametrize("check", [numerics.hidden_masks, numerics.attention_masks])
-def test_the_same_masks(check, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    record = check(CPU)
-    assert (record.ok, record.value, record.limit, record.note) == (True, 0, 0, "")
-    keep, drawn = dropout.keep_mask, []
+def spoil_mask(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The mask of this number that is drawn has one wrong element."""
+    keep, drawn = dropout.keep_mask, count(1)
 
     def wrong_once(*arguments):  # type: ignore[no-untyped-def]
         mask = keep(*arguments)
-        drawn.append(mask)
-        if len(drawn) == 2:  # the first one of the device: the CPU draws before it
+        if next(drawn) == number:
             mask.view(-1)[0] = 1 - mask.view(-1)[0]
         return mask
 
     monkeypatch.setattr(dropout, "keep_mask", wrong_once)
+
+
+@pytest.mark.parametrize("check", [numerics.hidden_masks, numerics.attention_masks])
+def test_the_same_masks(check, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    record = check(CPU)
+    assert (record.ok, record.value, record.limit, record.note) == (True, 0, 0, "")
+    spoil_mask(monkeypatch, 2)  # the first one of the device: the CPU draws before it
     record = check(CPU)
     assert (record.ok, record.value) == (False, 1)
     assert "report it with this file" in record.note
@@ -121,17 +126,9 @@ def test_every_tensor_over_its_limit_is_named() -> None:
 
 
 def test_one_element_of_a_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    group, keep, drawn = connect_alone(), dropout.keep_mask, []
+    group = connect_alone()
     assert numerics.block(CPU, model(), group, "fp32", "exact").ok
-
-    def wrong_once(*arguments):  # type: ignore[no-untyped-def]
-        mask = keep(*arguments)
-        drawn.append(mask)
-        if len(drawn) == 1:
-            mask.view(-1)[0] = 1 - mask.view(-1)[0]
-        return mask
-
-    monkeypatch.setattr(dropout, "keep_mask", wrong_once)
+    spoil_mask(monkeypatch, 1)
     assert not numerics.block(CPU, model(), group, "fp32", "exact").ok
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -106,14 +106,9 @@ class Refuses(HostApart):
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
-@contextlib.contextmanager
-def nothing() -> Iterator[None]:
-    yield
-
-
 def graphed(model: Model, recorder: type[HostApart] = HostApart) -> GraphedPasses:
     made = recorder(model.gradients)
-    return GraphedPasses(model.work, model.gradients, made, True, nothing, lambda problem: [problem])
+    return GraphedPasses(model.work, model.gradients, made, True, contextlib.nullcontext, lambda problem: [problem])
 
 
 def batches(step: int, rows: int = 2) -> list[Tensor]:
