@@ -33,7 +33,7 @@ class DenseEngine(Engine):
         model = DenseModel(config, vocab_size, tensor, objective.head)
         self.loss, self.objective = model.loss, objective
         self.scores, self.measures = self.loss.scores, self.loss.measures
-        model.loss = self._micro_loss  # type: ignore[assignment]
+        model.loss = self._micro_loss  # type: ignore[assignment]  # it also says to the watchdog that the loss begins
         if compiles(config):
             compile_blocks(model)
         frozen = None if config.task is None else config.task.frozen_layers
