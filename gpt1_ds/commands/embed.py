@@ -48,8 +48,7 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
     if output.suffix not in KINDS:
         yield f"--output {output}: its name ends in neither {' nor '.join(KINDS)}; choose one of them"
     yield from shared.unusable("--output", options.output)
-    if output.is_file() and Path(options.input).exists() and output.samefile(options.input):
-        yield f"{output}: is what is read, too; choose another --output"
+    yield from shared.unreadable("--input", options.input, "a text", options.output)
 
 
 def _write(file: BinaryIO, texts: list[str], vectors: Float32s, kind: str) -> None:
@@ -82,6 +81,7 @@ def _search(options: argparse.Namespace) -> int:
         raise UserError(f"--top {options.top} must be at least 1")
     if not options.query.strip():
         raise UserError("--query is empty; say what is looked for")
+    UserError.raise_all(shared.unreadable("--documents", options.documents, "a text"))
     texts = read_texts(Path(options.documents))
     embedder = _embedder(options)
     from gpt1_ds.evaluation.embed import nearest

@@ -66,16 +66,13 @@ def _run(options: argparse.Namespace) -> int:
 
 def _problems(options: argparse.Namespace) -> Iterator[str]:
     """Yields what is wrong with the arguments, before anything is loaded or overwritten."""
-    source, target = Path(options.input or "/dev/stdin"), Path(options.output or "/dev/stdout")
     if options.text:
         if options.input or options.format != "auto":
             yield "TEXT is one example; leave it out to read lines (--input, --format)"
-    elif options.input and (not source.exists() or source.is_dir()):
-        yield f"{source}: no such file; --input names one with an example a line"
     elif sys.stdin is None and not options.input:
         yield "standard input is closed; give TEXT, --input FILE or a pipe"
-    elif options.output and target.is_file() and source.is_file() and target.samefile(source):
-        yield f"{target}: is what is read, too; choose another --output"
+    else:
+        yield from shared.unreadable("--input", options.input or "/dev/stdin", "an example", options.output)
     yield from shared.unusable("--output", options.output, in_place=True)
 
 

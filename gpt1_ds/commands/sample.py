@@ -59,8 +59,8 @@ def _run(options: argparse.Namespace) -> int:
 
     names = Sampling.__dataclass_fields__
     sampling = Sampling(**{name: value for name, value in vars(options).items() if name in names})
-    if options.input and (not Path(options.input).exists() or Path(options.input).is_dir()):
-        raise UserError(f"{options.input}: no such file; --input names one with a prompt a line")
+    if options.input:
+        UserError.raise_all(shared.unreadable("--input", options.input, "a prompt"))
     if options.samples < 1 or (options.input and options.samples > 1):
         raise UserError(f"--samples {options.samples} must be at least 1, and 1 with --input, whose rows have seeds")
     libraries.load()

@@ -188,6 +188,7 @@ def test_what_people_get_wrong(
         ([single, ""], "TEXT: text is missing"),
         ([single, "a", "--input", "x.txt"], "TEXT is one example"),
         ([single, "--input", "nowhere"], "nowhere: no such file"),
+        ([single, "--input", "lm"], "lm: is a folder; --input names a file with an example a line"),
         ([single, "--input", "x.csv"], "x.csv: CSV is not read here"),
         ([single, "--input", "x.txt", "--output", "x.txt"], "x.txt: is what is read, too"),
         ([single, "--input", "x.txt", "--output", "no/where"], "no/where: no file can be there"),
@@ -203,6 +204,22 @@ def test_what_people_get_wrong(
     for out in ("no/where.json", "lm"):
         assert main(["evaluate", "--checkpoint", single, "--out", out]) == 2
         assert capsys.readouterr().err == f"gpt1-ds: {out}: no file can be there; choose another --out\n"
+
+
+def test_answers_are_not_added_to_what_is_read(
+    fine_tuned: Runs, in_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("x.txt").write_text("a\nb\n")
+    terminal = os.dup(1)
+    with open("x.txt", "ab") as file:
+        os.dup2(file.fileno(), 1)
+    try:
+        code = main(["predict", "--checkpoint", str(fine_tuned("single")), "--input", "x.txt"])
+    finally:
+        os.dup2(terminal, 1)
+        os.close(terminal)
+    assert (code, Path("x.txt").read_text()) == (2, "a\nb\n"), "a longer file would grow for ever"
+    assert capfd.readouterr().err == "gpt1-ds: standard output: is what is read, too; choose another file\n"
 
 
 @pytest.mark.parametrize("shape", ["single", "regression", "choice"])

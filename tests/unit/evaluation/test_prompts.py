@@ -129,8 +129,12 @@ def test_flags_that_do_not_go_together(checkpoint: Path, tmp_path: Path, capsys:
         code, _, told = sample(capsys, checkpoint, "--prompt", "It", *words)
         assert (code, len(told.splitlines())) == (2, 1), told
         assert says in told
-    code, _, told = sample(capsys, checkpoint, "--input", str(tmp_path / "none"))
-    assert (code, told) == (2, f"gpt1-ds: {tmp_path / 'none'}: no such file; --input names one with a prompt a line\n")
+    for place, says in (
+        (tmp_path / "none", "no such file; --input names one with a prompt a line"),
+        (tmp_path, "is a folder; --input names a file with a prompt a line"),
+    ):
+        code, _, told = sample(capsys, checkpoint, "--input", str(place))
+        assert (code, told) == (2, f"gpt1-ds: {place}: {says}\n")
 
 
 @pytest.mark.parametrize("kind", ["openai", "bert", "t5", "gpt2"])
