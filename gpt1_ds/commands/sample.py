@@ -31,8 +31,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, metavar="N", help="tokens to add at most (default: 100)")
     least = "tokens to add at least (default: %(default)s)"
     parser.add_argument("--min-tokens", type=int, default=0, metavar="N", help=least)
-    temperature = "how freely tokens are drawn without beams; 0 takes the likeliest one (default: %(default)s)"
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help=temperature)
+    temperature = "how freely tokens are drawn without beams; 0 takes the likeliest one (default: 0.8)"
+    parser.add_argument("--temperature", type=float, metavar="T", help=temperature)
     top_k = "draw from the K likeliest; 0: all (default: %(default)s)"
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help=top_k)
     top_p = "draw from the likeliest ones that make up the probability P; 1: all (default: %(default)s)"

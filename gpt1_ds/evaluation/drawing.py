@@ -25,7 +25,7 @@ def chosen(logits_RV: Tensor, sampling: Sampling, seeds: Sequence[int], written:
     """Returns one id a row: the likeliest at temperature 0, else one drawn from the top_k and top_p that are left. The
     rows have `seeds`, and `written` tokens so far.
     """
-    if sampling.temperature == 0:
+    if sampling.drawn_at == 0:
         return logits_RV.argmax(-1).tolist()
     scores_RV = kept(logits_RV.float(), sampling)
     return (scores_RV - times(seeds, written, scores_RV.shape[1], scores_RV.device).log()).argmax(-1).tolist()
@@ -36,7 +36,7 @@ def kept(logits_RV: Tensor, sampling: Sampling) -> Tensor:
     likely as the last one that is left are left, too.
     """
     below_RV = (logits_RV - logits_RV.amax(-1, keepdim=True)).double()  # so that the likeliest is 0 at any temperature
-    scores_RV = (below_RV / sampling.temperature).float()
+    scores_RV = (below_RV / sampling.drawn_at).float()
     if sampling.top_k:
         last_R1 = scores_RV.topk(min(sampling.top_k, scores_RV.shape[1])).values[:, -1:]
         scores_RV = scores_RV.masked_fill(scores_RV < last_R1, -torch.inf)

@@ -52,7 +52,7 @@ def several_texts(loaded: Loaded, text: str, sampling: Sampling, count: int, *, 
         raise ConfigError(f"sample: {loaded.folder} is an encoder-decoder, which answers a source; use --source")
     if is_source and not answers:
         raise ConfigError(f"sample: {loaded.folder} has one stack: it continues text; use --prompt, not --source")
-    if count > 1 and (sampling.temperature == 0 or sampling.beams > 1):
+    if count > 1 and (sampling.drawn_at == 0 or sampling.beams > 1):
         raise ArgumentError(f"samples={count} must be 1 where nothing is drawn: at temperature 0, and with beams")
     return written(loaded, [text] * count, sampling, range(sampling.seed, sampling.seed + count))
 

@@ -35,8 +35,9 @@ class SamplingArguments(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. temperature 0 takes the likeliest; top_k 0 and top_p 1 keep all. Without a number
-    of tokens they are TOKENS at most, of an encoder-decoder's answer as many of them as its decoder holds.
+    """How the next token is chosen. temperature 0 takes the likeliest, without one it is TEMPERATURE; top_k 0 and top_p
+    1 keep all. Without a number of tokens they are TOKENS at most, of an encoder-decoder's answer as many of them as
+    its decoder holds.
 
     The end token does not come before `min_tokens` others. `repetition_penalty` divides the logits of tokens that are
     in the text already, or multiplies negative ones (Keskar et al. 2019, section 4.1).
@@ -50,7 +51,7 @@ class Sampling:
     """
 
     tokens: int | None = None
-    temperature: float = TEMPERATURE
+    temperature: float | None = None
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
@@ -72,15 +73,16 @@ class Sampling:
             if not isinstance(value, Integral) and (value is not None or key != "tokens"):
                 yield f"{key}={value!r:.60} must be a whole number"
         for key in ("temperature", "top_p", "repetition_penalty", "length_alpha"):
-            if not isinstance(getattr(self, key), Real):
-                yield f"{key}={getattr(self, key)!r:.60} must be a number"
+            value = getattr(self, key)
+            if not isinstance(value, Real) and (value is not None or key != "temperature"):
+                yield f"{key}={value!r:.60} must be a number"
 
     def _of_draws(self) -> Iterator[str]:
         if self.tokens is not None and self.tokens < 1:
             yield f"tokens={self.tokens} must be at least 1"
         elif not 0 <= self.min_tokens <= (self.tokens or TOKENS):
             yield f"min_tokens={self.min_tokens} must be 0 or more, and at most tokens={self.tokens or TOKENS}"
-        if not 0 <= self.temperature < math.inf:
+        if not 0 <= self.drawn_at < math.inf:
             yield f"temperature={self.temperature} must be 0 or more; 0 takes the likeliest token"
         if self.top_k < 0:
             yield f"top_k={self.top_k} must not be negative; 0 keeps every token"
@@ -101,8 +103,13 @@ class Sampling:
             yield f"length_alpha={self.length_alpha} must be a number {bounds}; 0 compares log-likelihoods as they are"
         if self.beams == 1 and (self.length_penalty, self.length_alpha, self.early_end) != ("plain", 1.0, False):
             yield f"beams={self.beams} must be 2 or more for length_penalty, length_alpha and early_end"
-        if self.beams > 1 and ((self.top_k, self.top_p) != (0, 1.0) or self.temperature not in (0, TEMPERATURE)):
+        if self.beams > 1 and ((self.top_k, self.top_p) != (0, 1.0) or self.temperature not in (0, None)):
             yield f"beams={self.beams} must be 1 for temperature, top_k and top_p: beams draw nothing"
+
+    @property
+    def drawn_at(self) -> float:
+        """Returns the temperature at which tokens are drawn."""
+        return TEMPERATURE if self.temperature is None else self.temperature
 
     def normalised(self, total: float, length: int) -> float:
         """Returns the score by which a text of `length` tokens with the log-likelihood `total` compares."""

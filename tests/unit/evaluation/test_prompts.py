@@ -121,6 +121,7 @@ def test_flags_that_do_not_go_together(checkpoint: Path, tmp_path: Path, capsys:
     for words, says in (
         (["--beams", "4", "--top-k", "5"], "--beams=4 must be 1 for temperature, top_k"),
         (["--beams", "4", "--temperature", "1.5"], "--beams=4 must be 1 for temperature, top_k"),
+        (["--beams", "4", "--temperature", "0.8"], "--beams=4 must be 1 for temperature, top_k"),  # the default
         (["--early-end"], "--beams=1 must be 2 or more"),
         (["--beams", "0"], "--beams=0 must be at least 1"),
         (["--tokens", "4", "--min-tokens", "5"], "--min-tokens=5 must be 0 or more, and at most tokens=4"),
