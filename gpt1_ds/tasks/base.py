@@ -120,6 +120,10 @@ class Task(ABC):
         """The `metrics` that such labels can have. Raises DataError naming `path` where the first one is none."""
         return metrics
 
+    def doubts(self, rows: Examples) -> Iterator[str]:
+        """Yields what speaks for another kind of task, of training examples whose kind a person chose."""
+        return iter(())
+
     @property
     def has_scores(self) -> bool:
         """Whether an example has a score, and no label."""

@@ -112,6 +112,7 @@ def read_task(config: TaskConfig) -> TaskData:
     splits = _thinned(config, splits, notes)
     task = task_of_spec(spec, config, spec.task.find_labels(spec.labels, splits, config.path))
     _check_names(config, task, splits)
+    notes += [f"{config.name}: {doubt}" for doubt in task.doubts(splits["train"]) if config.name == TABLE]
     if count := sum(loose(example.tags) for rows in splits.values() for example in rows):
         notes.append(
             f"{config.name}: {count} entities begin with I- and no B-; they count as entities, as in conlleval"
@@ -149,6 +150,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
     splits["train"] = capped(shaped(config, labels, splits["train"]), config.train_examples)
     splits = _thinned(config, splits, notes)
     _check_names(config, task, splits)
+    notes += [f"{config.name}: {doubt}" for doubt in task.doubts(splits["train"]) if config.name == TABLE]
     return TaskData(task, splits, tuple(notes))
 
 

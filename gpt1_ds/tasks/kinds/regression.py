@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.tasks.base import NO_LABEL, SCORE_CLASSES, Example, Numbers, Splits, Task, probabilities
+from gpt1_ds.tasks.base import NO_LABEL, SCORE_CLASSES, Example, Examples, Numbers, Splits, Task, probabilities
 from gpt1_ds.tasks.controls import fitted_rules
 
 STEPS = 25  # in text a score is a multiple of a 25th of its range, 0.2 of 0 to 5
@@ -25,6 +25,11 @@ class Regression(Task):
     @classmethod
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
         return ()
+
+    def doubts(self, rows: Examples) -> Iterator[str]:
+        scores = sorted({example.score for example in rows if example.score is not None})
+        if len(scores) == 2 and all(map(float.is_integer, scores)):
+            yield f"every score is {scores[0]:g} or {scores[1]:g}; task.kind=classification learns classes"
 
     def gold(self, examples: Sequence[Example]) -> Numbers:
         return np.array([example.score for example in examples], dtype=np.float64)

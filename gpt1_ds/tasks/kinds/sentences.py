@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.head import HeadSpec, SentenceLoss
 from gpt1_ds.config import ModelConfig, TaskConfig
-from gpt1_ds.tasks.base import ControlAnswers, Layout, Numbers, Splits, Task
+from gpt1_ds.tasks.base import ControlAnswers, Examples, Layout, Numbers, Splits, Task
 from gpt1_ds.tasks.controls import cosines
+from gpt1_ds.tasks.kinds.classification import scores_as_classes
 
 STS = "sts"  # what scored pairs are called in eval.json
 
@@ -28,6 +29,9 @@ class Sentences(Task):
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:
         return "sentences"
+
+    def doubts(self, rows: Examples) -> Iterator[str]:
+        return scores_as_classes(self.labels, "task.loss=cosine")
 
     @property
     def has_scores(self) -> bool:

@@ -30,6 +30,11 @@ from tests.helpers.tasks import DEV, ROWS, TABLE, read, refused, section
         ([], {"train_csv": ROWS, "dev_csv": "text,label\nx,maybe\n"}, "dev: label maybe never occurs in train"),
         ([], {"train_csv": "text,label\nx,yes\nz,yes\n", "dev_csv": DEV}, "dev: label no never occurs in train"),
         ([], {"train_csv": "text,label\nx,1\nz,1\n", "dev_csv": "text,label\nx,1\n"}, "every label is 1;"),
+        (
+            [],
+            {"train_csv": "text,label\nx,1\nz,2.5\n", "dev_csv": "text,label\nx,3.8\n"},
+            "dev: label 3.8 never occurs in train; task.kind=regression learns scores",
+        ),
         (["task.train=[a.csv]"], {"dev_csv": DEV}, "a.csv: no such file"),
         (["task.train=[dev.csv]", "task.dev=[dev.csv]"], {"dev_csv": DEV}, "is named for two splits"),
         (["task.dev_fraction=0.5"], {"train_csv": "text,label\nx,yes\n"}, "1 examples are too few"),
@@ -38,6 +43,33 @@ from tests.helpers.tasks import DEV, ROWS, TABLE, read, refused, section
 def test_early_mistakes(words: list[str], files: dict[str, str], line: str, tmp_path: Path) -> None:
     (found,) = refused(tmp_path, *TABLE, *words, **files)
     assert line in found
+
+
+SIMILARITY = ["task.kind=similarity", "task.columns.text2=text2"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words", "note"),
+    [
+        (
+            "0 .5 1 1.5 2 3",
+            [],
+            "each of the numbers .5, 0, 1, 1.5, 2, ... is a class of its own; task.kind=regression ",
+        ),
+        ("0 1 2", SIMILARITY, "each of the numbers 0, 1, 2 is a class of its own; task.kind=regression learns scores"),
+        ("0 1", ["task.kind=regression"], "every score is 0 or 1; task.kind=classification learns classes"),
+        ("0 1 2", [], ""),
+        ("0.0 1.0", [], ""),
+        ("1.5 none", [], ""),
+        ("0 1", SIMILARITY, ""),
+        ("0 1 2", ["task.kind=regression"], ""),
+    ],
+)
+def test_scores_in_the_place_of_classes(labels: str, words: list[str], note: str, tmp_path: Path) -> None:
+    rows = "text,text2,label\n" + "".join(f"text {n},other,{label}\n" for n, label in enumerate(labels.split() * 2))
+    notes = read(tmp_path, *TABLE, *words, train_csv=rows, dev_csv=rows).notes
+    assert len(notes) == bool(note), notes
+    assert all(one.startswith(f"table: {note}") for one in notes)
 
 
 def test_ids_that_are_not_unique_are_refused_before_training(tmp_path: Path) -> None:
