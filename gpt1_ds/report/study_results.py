@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -142,8 +142,11 @@ def read_study_results(folder: Path) -> Results:
         curve=tuple(
             (point["layers"], (point["task"], point["variant"], point["seed"])) for point in told["layer_transfer"]
         ),
-        scores=(*(score for cell in found for score in _scores(*cell)), *_controls(folder)),
-        failed=_failed(RunDir(folder)),
+        scores=(
+            *(score for cell in found for score in _scores(*cell)),
+            *(score for score in _controls(folder) if score.task in tasks),  # those of a task that was taken out stay
+        ),
+        failed=_failed(RunDir(folder), {cell["folder"] for cell in told["cells"]}),
         diverged=tuple(
             (os.path.relpath(place, folder), why) for place in places.values() if (why := _divergence(RunDir(place)))
         ),
@@ -200,8 +203,8 @@ def _controls(folder: Path) -> Iterator[StudyScore]:
             yield StudyScore(task, score["control"], None, score["split"], score["metric"], score["value"], None, None)
 
 
-def _failed(study: RunDir) -> dict[str, str]:
-    """Cells whose last event is a failure, apart from those that diverged."""
-    last = {event["cell"]: event for event in read_jsonl(study.events) if "cell" in event}
+def _failed(study: RunDir, cells: Collection[str]) -> dict[str, str]:
+    """Returns why cells failed whose last event is a failure, of these `cells`, apart from those that diverged."""
+    last = {event["cell"]: event for event in read_jsonl(study.events) if event.get("cell") in cells}
     failed = {cell: event["reason"] for cell, event in last.items() if event["event"] == "failed"}
     return {cell: reason for cell, reason in failed.items() if not _divergence(RunDir(study.path / cell))}

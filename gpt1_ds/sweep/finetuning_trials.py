@@ -134,8 +134,8 @@ class FinetuningSweep(Sweep):
         return {"task": task, "variant": variant, "seed": seed, "folder": os.path.relpath(folder, self.folder)}
 
     def check(self) -> None:
-        """Raise UserError also for tasks whose files cannot be read. Says which models diverged, and which cells have
-        scores of other examples.
+        """Raise UserError also for tasks whose files cannot be read. Says which models diverged, which cells have
+        scores of other examples, and which runs have no row.
         """
         for variant, folder in dict.fromkeys((variant, folder) for _, variant, _, folder in self.lacking):
             say(f"{folder}: diverged in pre-training; {variant} has no cells of it")
@@ -149,6 +149,8 @@ class FinetuningSweep(Sweep):
             except UserError as error:
                 problems += error.problems
         UserError.raise_all(problems)
+        for line in self.left_out():
+            say(line)
 
     def _stale_scores(self, section: TaskConfig, data: TaskData) -> Iterator[str]:
         """Yields a line for each split of a done trial whose examples are not those of `data`."""

@@ -80,6 +80,10 @@ class PretrainingSweep(Sweep):
                 open_data(config)
         super().check()
 
+    def left_out(self) -> Iterator[str]:
+        """Yields nothing: models have no table, and several studies may share them."""
+        return iter(())
+
     def remove_checkpoints(self) -> None:
         """Fine-tuning needs them."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, read_jsonl, why_diverged
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, load_recorded
@@ -29,6 +30,7 @@ TRAINING_KEYS = (  # of the configuration: they change what a run learns, whatev
     *("train.steps", "train.tokens", "train.epochs", "train.global_batch", "train.batch_warmup"),
     "train.label_smoothing",
 )
+FEW = 3  # runs that a line names
 TAKEN_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 
 
@@ -135,8 +137,12 @@ class Sweep(ABC):
         self.check_configurations()
 
     def check_configurations(self) -> None:
-        """Raise ConfigError for trials that ran with another configuration, or where the folder is a run's."""
+        """Raise ConfigError for trials that ran with another configuration, or where the folder is a run's. Says which
+        runs of the folder have no row.
+        """
         ConfigError.raise_all(self.differences())
+        for line in self.left_out():
+            say(line)
 
     def differences(self) -> Iterator[str]:
         """Yields what keeps this study from this folder: a run's configuration, trials that ran with another one, or
@@ -157,6 +163,19 @@ class Sweep(ABC):
                 "one another name, or move that file away"
             )
 
+    def left_out(self) -> Iterator[str]:
+        """Yields a line where runs in the folder are no trials: those of an arm that was taken out of the study, or of
+        another study of this name that has trials of this one, too.
+        """
+        own = {trial.run_dir.path for trial in self.trials}
+        others = [path.relative_to(self.folder).as_posix() for path in _runs(self.folder) if path not in own]
+        if others:
+            shown = ", ".join(others[:FEW]) + ", ..." * (len(others) > FEW)
+            yield (
+                f"{self.folder}: its tables leave out {amount(len(others), 'run')}, of which this study has no cell: "
+                f"{shown}; add the cells again, or give the study another name"
+            )
+
     def watch(self, running: Mapping[Any, float], spent: float) -> str:
         """Called several times a second with the running trials and the seconds that each took, and the seconds that
         all trials took so far. Returns why the sweep must stop now, or nothing.
@@ -172,6 +191,17 @@ class Sweep(ABC):
         for trial in kept:
             if trial not in needed and trial.done:
                 shutil.rmtree(trial.run_dir.checkpoints, ignore_errors=True)
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    """Yields the folders of runs that left something there, but for those inside of a run or of another sweep."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        run_dir = RunDir(path)
+        if run_dir.config.exists():
+            if claim.has_record(run_dir):
+                yield path
+        elif not run_dir.study.exists():
+            yield from _runs(path)
 
 
 def tracked(config: Config, study: str, **facts: Any) -> Config:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.report import paper
 from gpt1_ds.report.study_page import curves, layer_transfer, rows, write_study
 from gpt1_ds.report.study_results import read_study_results
@@ -139,6 +140,21 @@ def test_controls_stand_below_the_variants(folder: Path) -> None:
     assert kinds == ["model", "control that is fine-tuned, too", "control without a network", "the best of these"]
 
 
+def test_a_task_that_was_taken_out_is_on_no_page(folder: Path) -> None:
+    """Its controls ended the study in a traceback, and cells of it that had failed stayed on the page."""
+    told = json.loads((folder / "study.json").read_text())
+    for key, name in (("tasks", "name"), ("cells", "task")):
+        told[key] = [one for one in told[key] if one[name] != "cola"]
+    (folder / "study.json").write_text(json.dumps(told))
+    scores = [{"control": "majority", "split": "dev", "metric": "matthews", "value": 0.0}]
+    (folder / "controls.json").write_text(json.dumps({"cola": {"examples": "", "scores": scores}}))
+    for cell in ("cola/full/1", "mnli/full/1"):
+        RunDir(folder).add_event("failed", cell=cell, reason="out of luck")
+    write_study(folder)
+    assert list(read_study_results(folder).failed) == ["mnli/full/1"]
+    assert "cola" not in (folder / "results.csv").read_text() + (folder / "study.html").read_text()
+
+
 def test_a_table_of_test_splits(folder: Path) -> None:
     finish(folder, "cola/full/1", dev={"matthews": 0.3}, test={"matthews": 0.2})
     told = json.loads((folder / "study.json").read_text())
@@ -169,7 +185,7 @@ def test_the_csv_is_tidy(folder: Path) -> None:
 
 def test_the_page_and_the_table_as_text(folder: Path) -> None:
     finish_all(folder)
-    lines = [("failed", "x/1", "<i>luck"), ("failed", "x/2", "no"), ("done", "x/2", "")]
+    lines = [("failed", "mnli/transfer-0/1", "<i>luck"), ("failed", "copa/full/2", "no"), ("done", "copa/full/2", "")]
     events = [{"time": TIME, "event": event, "cell": cell, "reason": reason} for event, cell, reason in lines]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     write_study(folder)

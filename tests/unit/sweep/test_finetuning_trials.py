@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.data.build import build
 from gpt1_ds.sweep.finetuning_study import Comparison, FinetuningStudy, StudyTask
@@ -120,6 +121,26 @@ def test_a_finished_cell_of_another_configuration_is_refused(tmp_path: Path) -> 
         sweep.check()
     (run_dir.config).write_text(to_yaml(sweep.trials[0].config).replace("log_every: 10", "log_every: 3"))
     sweep.check()  # changes nothing about the result
+
+
+def test_runs_of_an_arm_that_was_taken_out_are_told(tmp_path: Path) -> None:
+    """The next table had no rows of them, and nothing said so."""
+    first = planned(tmp_path)
+    for trial in first.trials:
+        trial.run_dir.create()
+        trial.run_dir.config.touch()
+    for trial in first.trials[:2]:  # full and no pre-training, of the first seed
+        trial.run_dir.done.touch()
+    RunDir(first.folder / "pretrained" / "GPT-1").create()  # models of a sweep of its own
+    RunDir(first.folder / "pretrained").study.touch()
+    (first.folder / "pretrained" / "GPT-1" / "config.yaml").touch()
+    (first.folder / "pretrained" / "GPT-1" / "DONE").touch()
+    assert list(planned(tmp_path).left_out()) == []
+    (said,) = planned(tmp_path, FILE.replace("[full, no pre-training]", "[full]")).left_out()
+    assert said == (
+        f"{first.folder}: its tables leave out 1 run, of which this study has no cell: cola/no-pre-training/seed-1; "
+        "add the cells again, or give the study another name"
+    )
 
 
 @pytest.mark.parametrize(("key", "value"), [("model.residual_dropout", "0.5"), ("train.label_smoothing", "0.3")])

@@ -73,6 +73,18 @@ def test_another_study_of_the_name_keeps_its_results(tmp_path: Path) -> None:
     assert (ran.folder / "results.csv").read_text() == before
 
 
+def test_a_cell_that_was_taken_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`collect` replaced the table by one without its row, and said nothing."""
+    trials = small(tmp_path)
+    for trial in trials[:2]:
+        finish(trial, 3.0)
+        trial.run_dir.config.write_text(to_yaml(trial.config))
+    collect(ScalingSweep(read(tmp_path), trials, find_machine("cpu")))
+    assert capsys.readouterr().err == ""
+    collect(ScalingSweep(read(tmp_path), trials[1:], find_machine("cpu")))
+    assert f"its tables leave out 1 run, of which this study has no cell: {trials[0]}; add" in capsys.readouterr().err
+
+
 def test_a_table_has_no_loss_beside_numbers_of_another_configuration(tmp_path: Path) -> None:
     """`collect` and `status` with a changed study or other keys told N, D or rates that its cells did not run with."""
 
