@@ -11,6 +11,7 @@ in an object the list `tokens`.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, ColumnsConfig
 from gpt1_ds.tasks.base import Example, Task
-from gpt1_ds.tasks.formats import unusable
+from gpt1_ds.tasks.formats import brief, unusable
 from gpt1_ds.tasks.kinds import Regression
 from gpt1_ds.tasks.registry import find_spec
 from gpt1_ds.tasks.rows import BadRowError, TaskColumns
@@ -31,6 +32,7 @@ from gpt1_ds.tasks.token_examples import row_reader
 Format = Literal["text", "tsv", "jsonl"]
 ENDINGS: Mapping[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 LONGEST = 1 << 20  # bytes of a line
+SHOWN = 5  # keys of an object that a problem names
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -57,8 +59,18 @@ class LineReader:
         """Line `number`, 1 being the first, without its line feed. Raises BadRowError."""
         text = decoded(line, number)
         if self.format == "jsonl":
-            return self.of_values(as_object(text), number)
+            return self._of_object(as_object(text), number)
         return self.of_fields([text] if self.format == "text" else text.split("\t"), number)
+
+    def _of_object(self, values: Mapping[str, Any], number: int) -> Example:
+        """The example of an object. Raises BadRowError, with the keys that are there where those of columns are not."""
+        try:
+            return self.of_values(values, number)
+        except BadRowError as problem:
+            if any(field in values for field in self.fields):
+                raise
+            keys = ", ".join(brief(key) for key in itertools.islice(values, SHOWN)) or "none"
+            raise BadRowError(f"{problem}; the keys of this object are {keys}") from None
 
     def of_fields(self, fields: Sequence[str], number: int = 1) -> Example:
         """The example that `fields` make up. Raises BadRowError."""
@@ -108,7 +120,7 @@ def read_texts(path: Path) -> list[str]:
 
 def choose_format(task: Task, name: str, first: bytes) -> Format:
     """What the lines of the file `name` are, empty for a pipe: by its ending; else JSON lines, if the `first` is an
-    object with a text; else what the task has, a text or several fields. Raises DataError for CSV.
+    object; else what the task has, a text or several fields. Raises DataError for CSV.
     """
     ending = Path(name).suffix.lower()
     if ending == ".csv":
@@ -116,11 +128,10 @@ def choose_format(task: Task, name: str, first: bytes) -> Format:
     if ending in ENDINGS:
         return ENDINGS[ending]
     try:
-        if task.line_fields[0] in as_object(first.removeprefix(_BOM).decode()):
-            return "jsonl"
+        as_object(first.removeprefix(_BOM).decode())
     except (BadRowError, UnicodeDecodeError):
-        pass
-    return "text" if task.layout == "single" else "tsv"
+        return "text" if task.layout == "single" else "tsv"
+    return "jsonl"
 
 
 def as_object(text: str) -> dict[str, Any]:

@@ -74,6 +74,8 @@ def test_json_lines_name_them() -> None:
         (PAIR, "jsonl", b'{"text": "a", "text2": null}', "text2 is missing"),
         (PAIR, "jsonl", b'{"text": NaN, "text2": "b"}', "text is missing"),
         (PAIR, "jsonl", b'{"text": "a", "text2": "\\ud800"}', "text2 holds"),
+        (PAIR, "jsonl", b'{"a": "b", "c": 1}', "text is missing; the keys of this object are a, c"),
+        (PAIR, "jsonl", b"{}", "text is missing; the keys of this object are none"),
         (PAIR, "jsonl", b'["a", "b"]', "not a JSON object"),
         (PAIR, "jsonl", b"a\tb", "not JSON"),
         (PAIR, "jsonl", b"[" * 100_000, "not JSON"),
@@ -90,7 +92,8 @@ def test_the_format_shows() -> None:
     assert choose_format(SINGLE, "x.tsv", b"a") == "tsv"
     assert choose_format(PAIR, "x.JSONL", b"a\tb") == "jsonl"
     assert choose_format(SINGLE, "", b'\xef\xbb\xbf{"text": "a"}') == "jsonl"
-    assert choose_format(SINGLE, "", b'{"a": 1}') == "text"
+    assert choose_format(SINGLE, "", b'{"review": "a"}') == "jsonl", "its braces and keys are no text"
+    assert choose_format(SINGLE, "", b'["a"]') == "text"
     assert choose_format(SINGLE, "", b"\xff") == "text"
     with pytest.raises(DataError, match=r"x.csv: CSV is not read"):
         choose_format(SINGLE, "x.csv", b"a")
