@@ -44,6 +44,17 @@ def log_spaced(folders: list[Path], points: int) -> list[Path]:
     return [folders[at] for at in sorted(nearest)]
 
 
+def _what_is_wrong(path: Path) -> str:
+    """Says why no checkpoint is at `path`, and the way out."""
+    run = RunDir(path)
+    if run.done.exists() and not run.checkpoints.exists():
+        return (
+            "this run is done, and its checkpoints were removed, as a study does it with its cells; keep them by "
+            "keep_checkpoints: true in the study's file, and remove this folder: its cell is trained again"
+        )
+    return no_run(path, "neither a run folder with checkpoints nor a checkpoint")
+
+
 def find_checkpoint(path: Path, newest: bool = False) -> Path:
     """The checkpoint folder that CKPT names: the folder itself, or of a run folder the best where the run keeps one
     (fine-tuning does), else the newest. With `newest` always that. Raises CheckpointError.
@@ -55,7 +66,7 @@ def find_checkpoint(path: Path, newest: bool = False) -> Path:
     if not folders and step_of(path) is not None and path.is_dir():
         return path  # whoever reads it says what it lacks
     if not folders:
-        raise CheckpointError(f"{path}: {no_run(path, 'neither a run folder with checkpoints nor a checkpoint')}")
+        raise CheckpointError(f"{path}: {_what_is_wrong(path)}")
     best = run.best.read_text(errors="replace", encoding="utf-8").strip() if run.best.is_file() and not newest else ""
     return next((folder for folder in folders if published_name(folder) == best), folders[-1])
 

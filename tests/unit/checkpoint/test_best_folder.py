@@ -37,6 +37,13 @@ def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
         find_checkpoint(tmp_path)
 
 
+def test_a_cell_whose_checkpoints_its_study_removed_is_told_so(tmp_path: Path) -> None:
+    """It was no run folder, and one was told to name one."""
+    (tmp_path / "DONE").touch()
+    with pytest.raises(CheckpointError, match=r"done, and its checkpoints were removed, .*; keep them by keep_checkpo"):
+        find_checkpoint(tmp_path)
+
+
 def test_a_checkpoint_without_its_manifest_is_one_that_is_not_complete(tmp_path: Path) -> None:
     folder = make(tmp_path, 3) / "step-00000003"
     with pytest.raises(CheckpointError, match=r"step-00000003: no manifest\.json: this is not a complete checkpoint"):
