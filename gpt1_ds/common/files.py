@@ -26,7 +26,10 @@ from gpt1_ds.common.errors import DataError, NodeError, UserError, WorldError, o
 
 MOST_JSON = 64 << 20  # bytes of memory that the JSON of strangers may take
 _PER_BYTE, _PER_VALUE = 6, 100  # at most about: text is held three times, and wide characters take four
+_TAKEN = "is there already; remove it, or name another place"
 _WRONG = {  # what was judged wrong: it stays so
+    errno.EEXIST: _TAKEN,
+    errno.ENOTEMPTY: _TAKEN,
     errno.EACCES: "permission denied; choose a place you may write to",
     errno.EPERM: "not permitted; choose a place you may write to",
     errno.ELOOP: "a link that leads back to itself; remove it",
@@ -241,7 +244,7 @@ def parse_json(data: bytes, most: int = MOST_JSON) -> Any:
 def published_folder(final: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `final`; when the block succeeds it becomes `final`, else it is removed.
 
-    Raises FileExistsError when `final` is taken: a published folder is never overwritten.
+    Raises OSError (EEXIST, after the block ENOTEMPTY) when `final` is taken: a published folder is never overwritten.
     """
     if is_taken(final):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))

@@ -55,6 +55,18 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         fill(fail=False)
 
 
+def test_of_two_that_write_one_folder_the_second_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(OSError) as late, published_folder(out), published_folder(out) as first:
+        (first / "a").touch()
+    with pytest.raises(OSError) as later, published_folder(out):
+        pass
+    for caught in (late, later):
+        assert str(explain(caught.value)) == f"{out}: is there already; remove it, or name another place"
+    assert os.listdir(tmp_path) == ["out"]
+    assert os.listdir(out) == ["a"]
+
+
 ENDED = """
 import os, sys
 from pathlib import Path
