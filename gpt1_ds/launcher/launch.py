@@ -21,8 +21,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -68,6 +69,22 @@ class Failure:
     text: str
     code: int
     secondary: bool = False
+    is_terminated: bool = False
+
+
+class TerminatedRankError(LostRankError):
+    """A rank that SIGTERM ended, because it had nothing to save."""
+
+
+class InterruptedRankError(TrainingError):
+    """A rank that Ctrl-C ended. `words` are those of its KeyboardInterrupt."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(": ".join(["interrupted", *words]))
+        self.words = words
+
+    def __reduce__(self) -> tuple[type[InterruptedRankError], tuple[str, ...]]:
+        return type(self), self.words
 
 
 def world(nproc: int | None) -> int:
@@ -136,7 +153,7 @@ def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
     """Run `module:function` with `arguments` on N local ranks; the program's exit code.
 
     Raises UserError or TrainingError when a rank did, and LostRankError with the failing rank's own words when it
-    failed otherwise.
+    failed otherwise. A signal that ended the ranks ends this process as it would have without them.
     """
     results = run(target, arguments, ranks)
     return max(int(result or 0) for result in results)
@@ -157,11 +174,15 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
             processes.append(process)
             _STARTED.append(process)
             pipes.append(here)
-        with _forwarded_signals() as is_asked:
+        with _forwarded_signals() as asked:
             try:
                 return _collect(processes, pipes, kills)
+            except (TerminatedRankError, InterruptedRankError) as error:
+                if not asked:
+                    raise
+                ended = error
             except (UserError, TrainingError) as error:
-                error.may_restart &= not is_asked()  # who asked for the end wants no new beginning
+                error.may_restart &= not asked  # who asked for the end wants no new beginning
                 raise
     finally:
         with contextlib.suppress(OSError):  # a full disk
@@ -171,6 +192,12 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
         for process in processes:
             _STARTED.remove(process)
         shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(ended, InterruptedRankError) or asked[0] == signal.SIGINT:
+        raise KeyboardInterrupt(*getattr(ended, "words", ()))
+    with stop_signals.undone(partial(shutil.rmtree, network.folder(), ignore_errors=True)):
+        signal.raise_signal(asked[0])
+    ended.may_restart = False  # a program that goes on has a handler of its own
+    raise ended
 
 
 def server() -> multiprocessing.context.ForkServerContext:
@@ -200,7 +227,7 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
         pipe.send(("told", error))
         os._exit(error.code)
     except KeyboardInterrupt as interrupt:
-        pipe.send(("told", TrainingError(": ".join(["interrupted", *map(str, interrupt.args)]))))
+        pipe.send(("told", InterruptedRankError(*map(str, interrupt.args))))
         os._exit(EXIT_FAILURE)
     except BaseException as error:
         told = explain(error) if isinstance(error, OSError) else None
@@ -275,7 +302,8 @@ def _collect(processes: list[Any], pipes: list[Connection], kills: int) -> list[
                 results[rank] = outcome[0]
     if failures:
         first = min(failures, key=lambda failure: failure.secondary)
-        raise LostRankError(f"rank {first.rank} failed:\n{first.text}")
+        kind = TerminatedRankError if any(failure.is_terminated for failure in failures) else LostRankError
+        raise kind(f"rank {first.rank} failed:\n{first.text}")
     return [results[rank] for rank in range(len(processes))]
 
 
@@ -290,7 +318,8 @@ def _outcome(rank: int, process: Any, pipe: Connection, kills: int) -> tuple[Any
             return StoppedRankError(f"rank {rank}: {short}")
         if code is not None and code < 0:
             name = signal.Signals(-code).name
-            return Failure(rank, f"it was killed by {name}" + _hint(-code), EXIT_FAILURE)
+            text = f"it was killed by {name}{_hint(-code)}"
+            return Failure(rank, text, EXIT_FAILURE, is_terminated=code == -signal.SIGTERM)
         return Failure(rank, f"it ended with exit code {code} without a word", EXIT_FAILURE)
     return (value,) if kind == "done" else value
 
@@ -317,25 +346,24 @@ def _end(processes: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _forwarded_signals() -> Iterator[Callable[[], bool]]:
-    """SIGTERM, Ctrl-C and a lost terminal ask the ranks to save and end; a second Ctrl-C ends them. Yields whether they
-    were asked.
+def _forwarded_signals() -> Iterator[list[int]]:
+    """SIGTERM, Ctrl-C and a lost terminal ask the ranks to save and end; a second Ctrl-C ends them. Yields the signals
+    that have come so far.
     """
-    asked = 0
+    asked: list[int] = []
 
     def forward(number: int, _: Any) -> None:
-        nonlocal asked
-        asked += 1
-        if number == signal.SIGINT and asked > 2:
+        asked.append(number)
+        if number == signal.SIGINT and len(asked) > 2:
             raise KeyboardInterrupt
         signal_ranks(signal.SIGTERM)
 
     if sys.platform == "win32" or not _in_main_thread():
-        yield lambda: False
+        yield asked
         return
     before = stop_signals.listen(forward)
     try:
-        yield lambda: asked > 0
+        yield asked
     finally:
         stop_signals.restore(before)
 

@@ -111,3 +111,30 @@ def test_ranks_that_are_ended_after_a_lost_one_know_it(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="rank 1 failed:\nit was killed by SIGKILL"):
         launch.run(f"{__name__}:is_ended", (str(tmp_path),), 2)
     assert (tmp_path / "told").read_text() == "True"
+
+
+def asks(launcher: int, number: int, folder: str) -> int:
+    """Rank 0 lets a signal come to the launcher when both ranks are there; no rank listens to what it passes on."""
+    Path(folder, os.environ["RANK"]).touch()
+    wait_for(lambda: len(os.listdir(folder)) == 2)
+    if os.environ["RANK"] == "0":
+        os.kill(launcher, number)
+    time.sleep(120)
+    return 0
+
+
+def test_a_signal_that_ends_the_ranks_ends_their_program_as_without_them(tmp_path: Path) -> None:
+    """Ctrl-C is said to be one, and exits with its code: it was "rank 1 failed: it was killed by SIGTERM"."""
+    target, heard = f"{__name__}:asks", []
+    (tmp_path / "interrupted").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        launch.run(target, (os.getpid(), signal.SIGINT, str(tmp_path / "interrupted")), 2)
+    (tmp_path / "terminated").mkdir()
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with pytest.raises(LaunchError, match="killed by SIGTERM") as caught:
+            launch.run(target, (os.getpid(), signal.SIGTERM, str(tmp_path / "terminated")), 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+    assert not caught.value.may_restart
