@@ -27,7 +27,7 @@ from gpt1_ds.engine import agreement
 from gpt1_ds.engine.deepspeed.settings import allow_sequence_parallel
 from gpt1_ds.launcher.accelerator import choose
 from gpt1_ds.launcher.launch import STORE_VARIABLE
-from gpt1_ds.launcher.network import choose_interface, explained, on_loopback
+from gpt1_ds.launcher.network import choose_interface, explained, on_loopback, said_where_late
 
 T = TypeVar("T")
 
@@ -227,12 +227,13 @@ def _meet(rank: int, world: int, timeout: timedelta, facts: Callable[[], Mapping
         return HashStore()
     if store_file := os.environ.get(STORE_VARIABLE):  # forks of one process, which were given one configuration
         return FileStore(store_file, world)
-    store = next(rendezvous("env://", rank, world, timeout=timeout))[0]
-    store.set_timeout(timeout)
-    # torchrun's agent keeps the store of ranks that it starts again, with the addresses of those before them
-    store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    if facts is not None:
-        agreement.compare(PrefixStore("agreement", store), rank, world, facts())
+    with said_where_late(world):
+        store = next(rendezvous("env://", rank, world, timeout=timeout))[0]
+        store.set_timeout(timeout)
+        # torchrun's agent keeps the store of ranks that it starts again, with the addresses of those before them
+        store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        if facts is not None:
+            agreement.compare(PrefixStore("agreement", store), rank, world, facts())
     return PrefixStore("ranks", store)
 
 

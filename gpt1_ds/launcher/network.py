@@ -17,10 +17,12 @@ import shutil
 import socket
 import struct
 import tempfile
+import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import LaunchError, NodeError, WorldError
 from gpt1_ds.common.files import explain, naming, this_node
 
@@ -84,6 +86,7 @@ def _lock(made: Path, how: int) -> int | None:
 
 
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's variable
+LATE_SECONDS = 30.0  # of waiting for other ranks before a line says so
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 _NO_ADDRESS = re.compile(r"Unable to find (?:address|interface) for: (\S+)")
 
@@ -124,12 +127,37 @@ def explained() -> Iterator[None]:
             told = explain(OSError(errno.EADDRINUSE, "", meeting_point()))
             assert told is not None
             raise told from None
+        if str(error) == "Wait timeout":  # a FileStore's
+            raise WorldError(
+                f"rank {os.environ.get('RANK', '0')} on {this_node()}: another rank did not come within "
+                "guard.init_timeout; run again, or raise it where the machine is busy"
+            ) from None
         if type(error).__name__ in ("DistNetworkError", "DistStoreError"):  # torch's; this module does without it
             what = str(error).splitlines()[0]
             raise WorldError(
                 f"{meeting_point()}: rank {os.environ.get('RANK', '0')} on {this_node()}: {what}"
             ) from None
         raise
+
+
+@contextlib.contextmanager
+def said_where_late(world: int) -> Iterator[None]:
+    """Says once a host where its ranks wait, if the other ranks of `world` let them wait in this block: a wrong address
+    is seen long before guard.init_timeout ends the wait.
+    """
+    rank = os.environ.get("RANK", "0")
+    line = (
+        f"{meeting_point()}: rank {rank} on {this_node()} has waited there for {LATE_SECONDS:.0f} s for all {world} "
+        "ranks to meet; MASTER_ADDR must be the host of rank 0, and every host must have started its ranks"
+    )
+    timer = threading.Timer(LATE_SECONDS, log.say, (line,))
+    timer.daemon = True
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def choose_interface() -> None:
