@@ -46,7 +46,11 @@ build=$(build)
 [ -z "$print" ] || { echo "$build"; exit; }
 
 python=${PYTHON:-python3}
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 2; }
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { # as pyproject.toml says
+  found=$("$python" -c 'import sys; print(sys.version.split()[0])' 2>/dev/null) || found=none
+  echo "$python is $found; Python 3.11, 3.12 or 3.13 is needed (megatron-core has no wheel for others): set PYTHON=..." >&2
+  exit 2
+}
 
 stamp=.venv/.gpt1-ds-$(cat pyproject.toml tools/constraints.txt tools/setup.sh | sha256sum | cut -c1-16)
 if [ "$kind" = auto ]; then # an environment that is there keeps its torch: nodes of a cluster share it

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,29 @@ def test_what_cannot_be(driver: Path) -> None:
     code, told = build(driver, "--gup")
     assert code == 2
     assert told.startswith("--gup: write --gpu")
+
+
+@pytest.mark.parametrize(("minor", "supported"), [(10, False), (11, True), (13, True), (14, False)])
+def test_a_python_that_no_wheel_is_for_is_refused_at_once(tmp_path: Path, minor: int, supported: bool) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.14"
+    assert (f"Programming Language :: Python :: 3.{minor}" in project["classifiers"]) == supported
+    (tmp_path / "tools").mkdir()
+    for name in ("tools/setup.sh", "tools/constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / "python"
+    version = f"import sys; sys.version_info, sys.version = (3, {minor}, 0), '3.{minor}.0 (main)'"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 7\nexec {sys.executable} -c "{version}; $2"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python)}
+    command = ["bash", tmp_path / "tools" / "setup.sh", "--cpu"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if supported:
+        assert done.returncode == 7, done.stderr  # it has come to `-m venv`
+        return
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{python} is 3.{minor}.0; Python 3.11, 3.12 or 3.13 is needed"), done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("build", "download"), [("--cpu", "200 MB"), ("--gpu=cu128", "3 GB")])
