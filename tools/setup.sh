@@ -91,13 +91,17 @@ if ! ls .venv/.gpt1-ds-*-"$build" >/dev/null 2>&1; then
 fi
 # torch first, by its pin: deepspeed's own build and a plain `torch` would both pull gigabytes of CUDA libraries
 step "1/3 $torch, build $build: about $download to download"
+install_torch() { pip_install "$@" 2>/dev/null; }
 if [ -n "${TORCH_INDEX_URL:-}" ]; then
-  pip_install --index-url "$TORCH_INDEX_URL" "$torch"
+  install_torch --index-url "$TORCH_INDEX_URL" "$torch"
 elif [ "$build" != cpu ]; then # the index first: a local +cpu wheel would also answer to the pin
-  pip_install --index-url "https://download.pytorch.org/whl/$build" "$torch"
+  install_torch --index-url "https://download.pytorch.org/whl/$build" "$torch"
 else
-  pip_install "$torch+cpu" || pip_install --index-url https://download.pytorch.org/whl/cpu "$torch" || pip_install "$torch"
-fi 2>/dev/null || { echo "torch could not be installed; set TORCH_INDEX_URL to an index that has $torch" >&2; exit 1; }
+  install_torch "$torch+cpu" || install_torch --index-url https://download.pytorch.org/whl/cpu "$torch" || {
+    step "  no index that answers has the CPU build; that of PyPI brings CUDA: about 3 GB to download, 8 GB on disk"
+    install_torch "$torch"
+  }
+fi || { echo "torch could not be installed; set TORCH_INDEX_URL to an index that has $torch" >&2; exit 1; }
 step "2/3 the other libraries: about 400 MB to download"
 pip_install "setuptools>=77" wheel
 pip_install --no-build-isolation --constraint tools/constraints.txt --editable '.[all,dev]'

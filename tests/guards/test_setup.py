@@ -101,6 +101,21 @@ def test_every_step_is_said_with_its_size(tmp_path: Path, build: str, download: 
     assert again.stderr == "", "what is there is not made again"
 
 
+def test_without_a_cpu_build_the_size_of_the_other_is_said(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    for name in ("tools/setup.sh", "tools/constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / "python"
+    refuses = '#!/bin/sh\ncase "$*" in *+cpu | *--index-url*) exit 1 ;; esac\n'
+    python.write_text(f'{refuses}if [ "$2" = venv ]; then mkdir -p .venv/bin; cp "$0" .venv/bin/python; fi\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), "TORCH_INDEX_URL": ""}
+    command = ["bash", tmp_path / "tools" / "setup.sh", "--cpu"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    first = done.stderr.partition("1/3")[2].partition("2/3")[0]
+    assert "brings CUDA: about 3 GB to download, 8 GB on disk" in first, done.stderr
+
+
 def test_a_long_step_says_that_it_goes_on(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     for name in ("tools/setup.sh", "tools/constraints.txt", "pyproject.toml"):
