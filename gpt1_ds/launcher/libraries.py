@@ -6,6 +6,7 @@ for ever on a lock file that a killed build left behind. Nothing here needs it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import logging
@@ -51,9 +52,7 @@ def _load_once() -> None:
             import deepspeed.runtime.zero.muon.original_muon  # and whether its optimizer is this one
             import megatron.core.tensor_parallel
         from deepspeed.utils import logger
-    # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while it looks at the libraries'.
-    # What is frozen is never freed: frozen once more, the engine of the last run would stay in memory.
-    gc.freeze()
+    freeze()
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     logger.propagate = True  # into the rank's log file
@@ -64,6 +63,17 @@ def _load_once() -> None:
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         accelerator.is_fp16_supported = lambda: True  # torch computes it without units for it, too, if slowly
     megatron.core.tensor_parallel.layers.linear_with_grad_accumulation_and_async_allreduce.warned = True
+
+
+def freeze() -> None:
+    """Hides what is imported from the garbage collector. DeepSpeed collects up to six times for an optimizer: 0.3 s
+    each while it looks at the libraries'. What is frozen is never freed: frozen once more, the engine of the last run
+    would stay in memory.
+    """
+    gc.freeze()
+    triton = sys.modules.get("triton._C.libtriton")
+    if triton and any(type(one).__module__ == "nanobind" for one in vars(triton).values()):
+        atexit.register(gc.unfreeze)  # nanobind, in Triton from 3.9 on, writes a line for each type that is not freed
 
 
 @contextlib.contextmanager

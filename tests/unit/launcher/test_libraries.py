@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 import os
+import subprocess
 import sys
 import threading
 import weakref
@@ -130,3 +131,25 @@ def test_threads_that_load_leave_the_output_where_it_was(monkeypatch: pytest.Mon
         thread.join()
     assert (sys.stdout, os.fstat(2).st_ino) == before
     assert len(inside) == 1
+
+
+@pytest.mark.parametrize("maker", ["nanobind", "pybind11_builtins"])
+def test_what_is_frozen_is_freed_at_the_end_where_triton_tells_of_what_is_not(maker: str) -> None:
+    program = f"""
+import sys, types
+from gpt1_ds.launcher import libraries
+
+class Function:
+    def __del__(self):
+        print("freed")
+
+Function.__module__ = {maker!r}
+module = types.ModuleType("triton._C.libtriton")
+module.getenv = Function()
+module.getenv.itself = module.getenv
+sys.modules[module.__name__] = module
+libraries.freeze()
+del module, sys.modules["triton._C.libtriton"]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["freed"] if maker == "nanobind" else [])
