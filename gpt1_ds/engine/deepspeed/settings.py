@@ -16,8 +16,9 @@ from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 
 def set_timeouts(timeout: timedelta) -> None:
     """Gives every process group this timeout, those that DeepSpeed made included."""
+    set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout  # as torch 2.15 asks
     for group in list(dist.distributed_c10d._world.pg_map):
-        dist.distributed_c10d._set_pg_timeout(timeout, group)
+        set_timeout(timeout, group)
 
 
 def mask_norms_on_device() -> None:
