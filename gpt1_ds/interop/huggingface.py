@@ -121,7 +121,8 @@ def _export(source: Path, out: Path) -> Path:
         files |= sentence_folder.sentence_files(vector, model)
         loss = tuned.head.loss if tuned is not None else None
         card = sentence_folder.sentence_card(family, vector, model, facts, loss)
-    first_position = family.first_position(Settings(out / CONFIG, settings, family.title))
+    theirs = Settings(out / CONFIG, settings, family.title)
+    first_position = family.first_position(theirs)
     base_alone = vector is not None
     tensors = _their_tensors(source, family, model, head, Facts(model.heads, first_position), tuned, base_alone)
     with published_folder(out) as folder:
@@ -134,6 +135,11 @@ def _export(source: Path, out: Path) -> Path:
         copy_tokenizer(source / "tokenizer", folder / TOKENIZER)
         write_atomic(folder / "README.md", card)
         sync_folder(folder / TOKENIZER)
+    for key, rate in family.other_dropouts(model, theirs).items():
+        log.say(
+            f"{out}: transformers' {family.stem} cannot hold model.{key}={getattr(model, key):g}; where it is trained "
+            f"there, that is {rate:g}; what it computes is the same"
+        )
     return source
 
 

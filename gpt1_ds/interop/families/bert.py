@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
@@ -70,16 +69,6 @@ def bert_config(model: ModelConfig, unused_positions: int = 0) -> dict[str, Any]
     }
 
 
-def one_dropout(model: ModelConfig) -> Iterator[str]:
-    """`hidden_dropout_prob` is that of the embeddings and of the sub-layers."""
-    yield from gelu_alone(model)
-    if model.embedding_dropout != model.residual_dropout:
-        yield (
-            f"model.embedding_dropout={model.embedding_dropout}: transformers' BERT and RoBERTa know only "
-            f"model.residual_dropout={model.residual_dropout} for both"
-        )
-
-
 def _read(settings: Settings) -> ModelConfig:
     settings.one_of("type_vocab_size", 2)
     return ModelConfig(**sizes_of_bert(settings, vocab_size=30522), segments=2)
@@ -100,7 +89,7 @@ FAMILY = Family(
     prefix="bert.",
     outside=("cls.", "classifier."),
     needs={**USUAL, "mask": "bidirectional", "norm": "post", "embedding_norm": True, "segments": 2, "head": "masked"},
-    limits=one_dropout,
+    limits=gelu_alone,
     read_config=_read,
     write_config=_write,
     rules=(

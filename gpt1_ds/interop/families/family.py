@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ LARGEST = {
 }
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 USUAL = {  # of every family but T5
-    **{"kind": "gpt", "head_width": None, "ffn_dropout": 0.0, "attention_scale": "inverse_root"},
+    **{"kind": "gpt", "head_width": None, "attention_scale": "inverse_root"},
     **{"positions": "learned", "norm_kind": "layer", "biases": True, "tied": True, "logit_scale": "one"},
 }
 THEIR_ACTIVATION = {"gelu_tanh": "gelu_new", "gelu": "gelu"}
@@ -223,6 +223,14 @@ class Family:
             if getattr(model, key) != value:
                 yield f"model.{key}={getattr(model, key)}: transformers' {self.stem} knows only {value}"
         yield from self.limits(model)
+
+    def other_dropouts(self, model: ModelConfig, settings: Settings) -> dict[str, float]:
+        """The rates by our keys with which transformers would train the model on, where `settings`, its `config.json`,
+        cannot hold those of the model.
+        """
+        theirs = self.read_config(settings)
+        keys = [key.name for key in fields(ModelConfig) if key.name.endswith("_dropout")]
+        return {key: getattr(theirs, key) for key in keys if getattr(theirs, key) != getattr(model, key)}
 
     def short(self, name: str) -> str:
         """A name in a file as the rules have it."""

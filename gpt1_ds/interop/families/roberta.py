@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.bert import ENCODER_RULES, RENAMED, bert_config, one_dropout, sizes_of_bert
-from gpt1_ds.interop.families.family import SAME, SHIFTED, USUAL, Family, Rule, Settings, same
+from gpt1_ds.interop.families.bert import ENCODER_RULES, RENAMED, bert_config, sizes_of_bert
+from gpt1_ds.interop.families.family import SAME, SHIFTED, USUAL, Family, Rule, Settings, gelu_alone, same
 
 
 def _first_position(settings: Settings) -> int:
@@ -41,7 +41,7 @@ FAMILY = Family(
         **{"mask": "bidirectional", "norm": "post", "embedding_norm": True, "segments": 0, "head": "masked"},
         "activation": "gelu",
     },
-    limits=one_dropout,
+    limits=gelu_alone,
     read_config=_read,
     write_config=_write,
     first_position=_first_position,

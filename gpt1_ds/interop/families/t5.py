@@ -65,12 +65,6 @@ _NEEDS: dict[str, Any] = {
 def _limits(model: ModelConfig, gated: bool) -> Iterator[str]:
     if model.gated is not gated:
         yield f"model.activation={model.activation} does not fit"  # another of the four families has it
-    for key in _DROPOUTS:
-        if getattr(model, key) != model.residual_dropout:
-            yield (
-                f"model.{key}={getattr(model, key)}: transformers' T5 knows only "
-                f"model.residual_dropout={model.residual_dropout} for all"
-            )
 
 
 def _activation(settings: Settings) -> str:
