@@ -61,6 +61,8 @@ def _run(options: argparse.Namespace) -> int:
             write_lines(lines, output)
             written += len(lines)
             show(written)
+    if predictor.cut:
+        say(f"{predictor.cut} of {written} examples are longer than {predictor.limit} tokens and cut")
     return 0
 
 

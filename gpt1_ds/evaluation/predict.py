@@ -101,7 +101,9 @@ class Prediction:
 
 
 class Predictor:
-    """A fine-tuned model, in fp32 whatever it was trained in. Raises CheckpointError for one that has no task."""
+    """A fine-tuned model, in fp32 whatever it was trained in. `cut` counts the examples that were longer than `limit`
+    tokens. Raises CheckpointError for one that has no task.
+    """
 
     def __init__(self, loaded: Loaded) -> None:
         if loaded.task is None or loaded.config.task is None:
@@ -115,14 +117,14 @@ class Predictor:
         self.settings = loaded.config.task
         self._folder = loaded.folder
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
-        self._limit = length_limit(self.settings, loaded.config.model.context)
-        self._longest, model = 0, loaded.config.model
+        self.limit = length_limit(self.settings, loaded.config.model.context)
+        self.cut, self._longest, model = 0, 0, loaded.config.model
         if self.task.answers:
             answers = encode_answers(self.task, loaded.tokenizer)
-            self._texts = TextToText.of(model.stacks, answers, loaded.tokenizer.pad_id, self._limit, multiple=1)
+            self._texts = TextToText.of(model.stacks, answers, loaded.tokenizer.pad_id, self.limit, multiple=1)
         if self.task.in_text:
-            limits = text_limits(self.task, self.settings, loaded.tokenizer, self._limit, model.stacks)
-            self._limit, self._longest = limits
+            limits = text_limits(self.task, self.settings, loaded.tokenizer, self.limit, model.stacks)
+            self.limit, self._longest = limits
             self._sampling = sampling_of(self.settings, model, self._longest)
         elif not self.task.reads_tokens:
             self._reads = Supervised(self.task.head(self.settings, model)).reads
@@ -144,11 +146,13 @@ class Predictor:
             try:
                 self._encoded([example])
             except DataError:
-                problem = f"is longer than {self._limit} tokens, and the model cuts nothing (task.too_long=raise)"
+                problem = f"is longer than {self.limit} tokens, and the model cuts nothing (task.too_long=raise)"
                 raise BadRowError(f"{problem}; shorten it") from None
 
     def _encoded(self, examples: Sequence[Example]) -> Encoded:
-        return encode_examples(self.task, examples, self._tokenizer, self.settings, self._limit, self._longest)
+        found = encode_examples(self.task, examples, self._tokenizer, self.settings, self.limit, self._longest)
+        self.cut += found.truncated
+        return found
 
     def _of(self, encoded: Encoded, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """By the head: [E, K] of these examples."""

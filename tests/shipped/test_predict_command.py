@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,16 @@ def test_one_example_in_words(fine_tuned: Runs, capsys: pytest.CaptureFixture[st
     assert 1 / 3 <= float(probability) <= 1
     assert main(["predict", "--checkpoint", str(fine_tuned("regression")), "a list", "names"]) == 0
     assert -0.01 <= float(capsys.readouterr().out) <= 4.01
+
+
+def test_texts_that_are_cut_are_counted(fine_tuned: Runs, in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were cut in silence."""
+    words = ["predict", "--checkpoint", str(fine_tuned("single"))]
+    Path("lines").write_text("a list\n" + "word " * 500 + "\n" + "two " * 500 + "\n")
+    assert main([*words, "--input", "lines"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert re.search(r"^2 of 3 examples are longer than \d+ tokens and cut$", err, re.MULTILINE)
 
 
 def test_a_slow_pipe_is_answered_at_once(fine_tuned: Runs) -> None:
