@@ -217,7 +217,8 @@ def _resolved(layers: Sequence[ConfigLayer], overrides: Sequence[str], name: str
     try:
         config = OmegaConf.to_object(merged)
     except (OmegaConfBaseException, RecursionError) as error:
-        raise ConfigError(*found, first_line(error)) from None
+        key = getattr(error, "full_key", None)  # of an interpolation that leads nowhere
+        raise ConfigError(*found, f"{key}: {first_line(error)}" if key else first_line(error)) from None
     assert isinstance(config, Config)
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))

@@ -140,6 +140,10 @@ def test_an_interpolation_of_no_plain_value_is_one_problem(word: str) -> None:
     assert "hush" not in line
 
 
+def test_an_interpolation_of_a_key_that_is_not_there_is_told_with_its_own() -> None:
+    assert problems("run.name=${x}") == ["run.name: Interpolation key 'x' not found"]
+
+
 def test_another_key_may_be_named() -> None:
     assert load([], ["run.name=r${model.layers}", "model.layers=3"]).run.name == "r3"
 
