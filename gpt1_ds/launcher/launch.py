@@ -196,7 +196,7 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
         raise KeyboardInterrupt(*getattr(ended, "words", ()))
     with stop_signals.undone(partial(shutil.rmtree, network.folder(), ignore_errors=True)):
         signal.raise_signal(asked[0])
-    ended.may_restart = False  # a program that goes on has a handler of its own
+    ended.may_restart = False  # a program that continues has a handler of its own
     raise ended
 
 

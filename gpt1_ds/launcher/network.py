@@ -142,8 +142,8 @@ def explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def said_where_late(world: int) -> Iterator[None]:
-    """Says once a host where its ranks wait, if the other ranks of `world` let them wait in this block: a wrong address
-    is seen long before guard.init_timeout ends the wait.
+    """After LATE_SECONDS in this block, says once a host where its ranks wait for the other ones of `world`: a wrong
+    address is seen long before guard.init_timeout ends the wait.
     """
     rank = os.environ.get("RANK", "0")
     line = (

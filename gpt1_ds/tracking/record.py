@@ -212,7 +212,7 @@ class MetricsFile:
         try:
             append(self.path, "".join(self._pending))
         except OSError as error:
-            return error.strerror
+            return error.strerror or str(error)
         self._pending.clear()
         return None
 

@@ -160,7 +160,7 @@ class Evaluator:
                 state = self._judged(state, record.loss)
         score = self.workload.score(records)
         better = None if score is None else state.as_best(score, self.workload.measure)
-        return better if better is not None and self.saver.save_best(better) else state  # what is best is on disk
+        return better if better is not None and self.saver.save_best(better) else state  # the end of a run reads it
 
     def _judged(self, state: TrainingState, loss: float) -> TrainingState:
         lowest = state.lowest_validation_loss

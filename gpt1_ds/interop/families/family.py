@@ -225,8 +225,8 @@ class Family:
         yield from self.limits(model)
 
     def other_dropouts(self, model: ModelConfig, settings: Settings) -> dict[str, float]:
-        """The rates by our keys with which transformers would train the model on, where `settings`, its `config.json`,
-        cannot hold those of the model.
+        """The dropout rates, by our keys, with which transformers trains this model and which are not its own ones:
+        `settings`, its `config.json`, has fewer keys for them.
         """
         theirs = self.read_config(settings)
         keys = [key.name for key in fields(ModelConfig) if key.name.endswith("_dropout")]

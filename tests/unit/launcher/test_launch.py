@@ -125,16 +125,16 @@ def asks(launcher: int, number: int, folder: str) -> int:
 
 def test_a_signal_that_ends_the_ranks_ends_their_program_as_without_them(tmp_path: Path) -> None:
     """Ctrl-C is said to be one, and exits with its code: it was "rank 1 failed: it was killed by SIGTERM"."""
-    target, heard = f"{__name__}:asks", []
+    target, received = f"{__name__}:asks", []
     (tmp_path / "interrupted").mkdir()
     with pytest.raises(KeyboardInterrupt):
         launch.run(target, (os.getpid(), signal.SIGINT, str(tmp_path / "interrupted")), 2)
     (tmp_path / "terminated").mkdir()
-    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
         with pytest.raises(LaunchError, match="killed by SIGTERM") as caught:
             launch.run(target, (os.getpid(), signal.SIGTERM, str(tmp_path / "terminated")), 2)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
     assert not caught.value.may_restart
