@@ -237,6 +237,13 @@ def _devices() -> Iterator[Finding]:
         yield "ok", f"threads: {cores} cores are shared out over local ranks (OMP_NUM_THREADS overrides)"
     else:
         yield "ok", f"threads: {threads} per rank (OMP_NUM_THREADS)"
+    load = os.getloadavg()[0]  # processes that ran or wanted to, over the last minute
+    if threads != "1" and "OMP_WAIT_POLICY" not in os.environ and cores > 1 and load > cores / 4:
+        yield (
+            "note",
+            f"other programs use this machine (load {load:.1f} on {cores} cores): the threads of a rank that wait for "
+            "one another keep a core busy; OMP_WAIT_POLICY=passive or OMP_NUM_THREADS=1 is faster",
+        )
     yield _allocator()
 
 

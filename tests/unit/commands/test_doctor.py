@@ -1,5 +1,6 @@
 """What doctor says of this machine's threads, memory and packages."""
 
+import os
 import platform
 import re
 import tomllib
@@ -31,6 +32,20 @@ def test_threads(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     assert "threads: 3 per rank (OMP_NUM_THREADS)" in said(capsys, monkeypatch)
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert "cores are shared out over local ranks" in said(capsys, monkeypatch)
+
+
+def test_threads_on_cores_that_others_use(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.9, 8.0, 8.0))
+    assert "OMP_WAIT_POLICY" not in said(capsys, monkeypatch)
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.54, 0.0, 0.0))
+    assert "note    other programs use this machine (load 6.5 on 8 cores)" in said(capsys, monkeypatch)
+    for name, value in (("OMP_WAIT_POLICY", "passive"), ("OMP_NUM_THREADS", "1")):  # nothing is left to advise
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert "other programs" not in said(capsys, patch)
 
 
 def test_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
