@@ -244,13 +244,12 @@ class _Build:
         train, validation = (
             SplitWriter(self.out, name, dtype, self.options.shard_tokens) for name in (TRAIN, VALIDATION)
         )
-        split_sentences = self.options.split_sentences
-        splits = Splits(train, validation, rule, self.tokenizer.eod_id, self.tokenizer.token_bytes(), split_sentences)
+        splits = Splits(train, validation, rule, self.tokenizer.eod_id, self.tokenizer.token_bytes())
         added = splits.join(self.parts, summaries)
         expected = sum(part.tokens + part.open_tokens for part in summaries) + added
         assert train.tokens + validation.tokens == expected, f"{self.out}: joining lost some of {expected} tokens"
         entries = {TRAIN: train.finish(), VALIDATION: validation.finish()}
-        if split_sentences:
+        if self.options.split_sentences:
             for name, entry in entries.items():
                 stream = TokenStream(self.out, name, entry, dtype.name, self.tokenizer.vocab_size)
                 entry[SENTENCE_COUNTS] = count_sentences(stream)

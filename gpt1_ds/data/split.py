@@ -154,7 +154,6 @@ def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool, 
                     raise SystemExit("the build that this worker belonged to is gone")
         flush()
         for file in (tokens, documents, sentence_file):
-            file.flush()
             os.fsync(file.fileno())
     ended, size, text_bytes = (int(number) for number in total)
     return PartSummary(ended, size, text_bytes, open_tokens, open_bytes, count, left_out)
@@ -213,11 +212,11 @@ class SplitWriter:
         self._writer: ShardWriter | None = None
         self._ended = 0  # documents that end in the open shard
 
-    def write(self, tokens: Tokens, ends: Int64s, sentence_ends: Int64s | None = None) -> None:
-        """Append tokens; `ends` are the places after which a document ends, ascending, `sentence_ends` more of them
-        after which a sentence does (None: a document is one sequence).
+    def write(self, tokens: Tokens, ends: Int64s, sentence_ends: Int64s) -> None:
+        """Append tokens; `ends` are the places after which a document ends, ascending, `sentence_ends` those after
+        which a sentence does (none: a document is one sequence).
         """
-        all_ends = ends if sentence_ends is None else np.union1d(ends, sentence_ends)
+        all_ends = np.union1d(ends, sentence_ends)
         self.tokens += len(tokens)
         self.documents += len(ends)
         while len(tokens):
@@ -294,7 +293,6 @@ class Splits:
     rule: SplitRule
     eod_id: int
     bytes_per_token: NDArray[np.int32]
-    split_sentences: bool = False
 
     def join(self, parts: Path, summaries: Sequence[PartSummary]) -> int:
         """Copy the parts in order; the number of tokens that were added: an `<eod>` where a document is cut."""
@@ -320,7 +318,7 @@ class Splits:
         return self.validation if held_out else self.train
 
     def _part(self, parts: Path, number: int, summary: PartSummary) -> _PartTokens:
-        return _PartTokens(part_folder(parts, number), self.train.dtype, summary, self.split_sentences)
+        return _PartTokens(part_folder(parts, number), self.train.dtype, summary)
 
     def _copy(self, part: _PartTokens, first: int, block: Int64s) -> None:
         """Copy the documents `block` [documents, 2] (tokens, bytes), in runs of documents of the same split."""
@@ -349,17 +347,14 @@ class Splits:
                     block, sentence_ends = read
                     left = min(max(0, cut - start), len(block))
                     low, high = np.searchsorted(ends, [start, start + left], side="right")
-                    before = after = None
-                    if sentence_ends is not None:
-                        before = sentence_ends[(sentence_ends <= left) & (sentence_ends < cut - start)]
-                        after = sentence_ends[sentence_ends > left] - left
+                    before = sentence_ends[(sentence_ends <= left) & (sentence_ends < cut - start)]
                     self.train.write(block[:left], ends[low:high] - start, before)
-                    held_out = block[left:]
+                    held_out, after = block[left:], sentence_ends[sentence_ends > left] - left
                     self.validation.write(held_out, np.flatnonzero(held_out == self.eod_id) + 1, after)
                     self.validation.bytes += int(self.bytes_per_token[held_out].sum())
                     start += len(block)
         last = np.ones(1, dtype=np.int64)
-        self.train.write(np.array([self.eod_id]), last, last if self.split_sentences else None)
+        self.train.write(np.array([self.eod_id]), last, last)
         self.validation.bytes = min(self.validation.bytes, text_bytes)
         self.train.bytes = text_bytes - self.validation.bytes
 
@@ -367,23 +362,19 @@ class Splits:
 class _PartTokens:
     """The tokens of a part, read once from its beginning, with the places after which sentences end."""
 
-    def __init__(self, folder: Path, dtype: np.dtype[np.integer], summary: PartSummary, split_sentences: bool) -> None:
-        self.dtype, self.total = dtype, summary.tokens + summary.open_tokens
+    def __init__(self, folder: Path, dtype: np.dtype[np.integer], summary: PartSummary) -> None:
+        self.dtype, self._at = dtype, 0
         self._file = open(folder / TOKENS, "rb")  # noqa: SIM115 - closed by `with`
-        self._starts = sentence_starts(folder, summary) if split_sentences else None
-        self._at = 0
+        total = summary.tokens + summary.open_tokens  # where the last sentence of the part ends
+        starts = sentence_starts(folder, summary)
+        self._borders = np.append(starts, total) if len(starts) else starts
 
-    def read(self, tokens: int) -> tuple[Tokens, Int64s | None]:
-        """(the next tokens, the places in them after which a sentence ends; None where sentences are not split). A part
-        ends with the end of one.
-        """
+    def read(self, tokens: int) -> tuple[Tokens, Int64s]:
+        """(the next tokens, the places in them after which a sentence ends; none where sentences are not split)."""
         block = np.fromfile(self._file, self.dtype, tokens)
         begin, self._at = self._at, self._at + len(block)
-        if self._starts is None:
-            return block, None
-        low, high = np.searchsorted(self._starts, [begin, self._at], side="right")
-        at_end = [self._at] if self._at == self.total else []
-        return block, np.concatenate([self._starts[low:high], np.array(at_end, dtype=np.int64)]) - begin
+        low, high = np.searchsorted(self._borders, [begin, self._at], side="right")
+        return block, self._borders[low:high] - begin
 
     def __enter__(self) -> _PartTokens:
         return self
