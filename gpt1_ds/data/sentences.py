@@ -106,7 +106,7 @@ class Sentences:
         number = int(np.searchsorted(self._tokens, token, side="right")) - 1
         shard, base = self.stream.shard(number), int(self._tokens[number])
         sequence = shard.sequence_at(token - base)
-        return base + int(shard.ends(sequence, sequence + 1)[0])
+        return base + int(shard.at(slice(sequence, sequence + 1))[1][0])
 
     def _look_up(self, sentence_N: Int64s) -> tuple[Int64s, Int64s]:
         """As the index has them, checked."""

@@ -8,7 +8,6 @@ per sentence; what does not fit a shard continues in the next, as another sequen
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -53,10 +52,7 @@ class ShardSummary:
 
 
 class ShardWriter:
-    """Writes `PREFIX.bin` and, when closed, `PREFIX.idx`, in memory that does not grow with the shard.
-
-    As a context manager it closes the shard, or removes its files when the block fails.
-    """
+    """Writes `PREFIX.bin` and, when closed, `PREFIX.idx`, in memory that does not grow with the shard."""
 
     def __init__(self, prefix: Path, dtype: np.dtype[np.integer]) -> None:
         self.prefix, self.dtype = prefix, dtype
@@ -72,13 +68,15 @@ class ShardWriter:
         self._lengths = open(self.lengths_path, "w+b")  # noqa: SIM115
         self._borders = open(self.borders_path, "w+b")  # noqa: SIM115
 
-    def write(self, tokens: Tokens, ends: Int64s, document_ends: Int64s | None = None) -> None:
+    def write(self, tokens: Tokens, ends: Int64s, document_ends: Int64s) -> None:
         """Append tokens. `ends` are the places in `tokens`, ascending, after which a sequence ends; `document_ends`
-        those of them after which a document does (None: each).
+        those of them after which a document does.
         """
-        closed = ends if document_ends is None else document_ends
-        self._add_borders(self.sequences + 1 + np.searchsorted(ends, closed))
-        self._open_document = bool(len(tokens) > closed[-1]) if len(closed) else self._open_document or len(tokens) > 0
+        self._add_borders(self.sequences + 1 + np.searchsorted(ends, document_ends))
+        if len(document_ends):
+            self._open_document = len(tokens) > int(document_ends[-1])
+        elif len(tokens):
+            self._open_document = True
         data = np.ascontiguousarray(tokens, dtype=self.dtype)
         with naming(self.bin_path):
             self._bin.write(data.data)
@@ -101,29 +99,14 @@ class ShardWriter:
             _flush(file)
         with naming(self.bin_path):
             _flush(self._bin)
-        self._discard()
+        for made in (self._bin, self._lengths, self._borders):
+            made.close()
+        self.lengths_path.unlink()
+        self.borders_path.unlink()
         idx_size = self.idx_path.stat().st_size
         size = self.tokens * self.dtype.itemsize
         idx_sha256 = sha256_file(self.idx_path)
         return ShardSummary(self.tokens, self.sequences, size, self._hash.hexdigest(), idx_size, idx_sha256)
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._discard()
-            self.bin_path.unlink(missing_ok=True)
-            self.idx_path.unlink(missing_ok=True)
-        elif not self._bin.closed:
-            self.close()
-
-    def _discard(self) -> None:
-        for file in (self._bin, self._lengths, self._borders):
-            with contextlib.suppress(OSError):  # of what is left of a write that failed, which has been reported
-                file.close()
-        self.lengths_path.unlink(missing_ok=True)
-        self.borders_path.unlink(missing_ok=True)
 
     def _add_lengths(self, lengths: Int64s) -> None:
         assert lengths.max() < 2**31, f"{self.prefix}: a sequence of {lengths.max()} tokens does not fit the index"
@@ -170,7 +153,7 @@ class Shard:
         self._offsets: Int64s = _map(self.idx_path, np.dtype("<i8"), at, self.sequences)
         self.documents: Int64s = _map(self.idx_path, np.dtype("<i8"), at + 8 * self.sequences, borders)
         """int64 [documents + 1]: the sequence at which each document begins, and the count of sequences."""
-        last = int(self.ends(self.sequences - 1, self.sequences)[0]) * self.dtype.itemsize if self.sequences else 0
+        last = int(self.at(slice(-1, None))[1][0]) * self.dtype.itemsize if self.sequences else 0
         size = self.bin_path.stat().st_size
         if size != last:
             raise DataError(f"{self.bin_path}: {size} bytes, but its index expects {last}; build the dataset again")
@@ -194,16 +177,8 @@ class Shard:
                 )
         return np.frombuffer(b"".join(blocks), self.dtype)
 
-    def starts(self, first: int, last: int) -> Int64s:
-        """int64 [last - first]: the first token of each of sequences first to last - 1."""
-        return np.array(self._offsets[first:last]) // self.dtype.itemsize
-
-    def ends(self, first: int, last: int) -> Int64s:
-        """int64 [last - first]: the token after the last one of each of sequences first to last - 1."""
-        return np.array(self._offsets[first:last]) // self.dtype.itemsize + self.lengths[first:last]
-
-    def at(self, sequences: Int64s) -> tuple[Int64s, Int64s]:
-        """int64 [len(sequences)] each: the first token of these sequences, and the one after their last."""
+    def at(self, sequences: Int64s | slice) -> tuple[Int64s, Int64s]:
+        """int64 [sequences] each: the first token of these sequences, and the one after their last."""
         first = self._offsets[sequences] // self.dtype.itemsize
         return first, first + self.lengths[sequences]
 

@@ -194,8 +194,7 @@ def check_index(shard: Shard) -> None:
     """Every sequence begins where the one before it ends, and documents begin where a sequence does."""
     reached = 0
     for first in range(0, shard.sequences, BLOCK_TOKENS):
-        last = min(first + BLOCK_TOKENS, shard.sequences)
-        starts, ends = shard.starts(first, last), shard.ends(first, last)
+        starts, ends = shard.at(slice(first, first + BLOCK_TOKENS))
         if starts[0] != reached or (starts[1:] != ends[:-1]).any() or (ends < starts).any():
             raise DataError(f"{shard.idx_path}: its sequences do not follow one another; {_AGAIN}")
         reached = int(ends[-1])

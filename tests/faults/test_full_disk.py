@@ -201,10 +201,7 @@ def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None
     disk = small_disk("1m")
     fill(disk, leave=20_000)
     many, vectors = np.zeros(200_000, dtype=np.uint16), np.zeros((50_000, 2), dtype=np.float32)
-
-    def shard() -> None:
-        with ShardWriter(disk / "shard", np.dtype(np.uint16)) as writer:
-            writer.write(many, np.array([len(many)]))
+    ends = np.array([len(many)])
 
     def embedded(path: Path) -> None:
         with replacing(path) as file:
@@ -215,7 +212,7 @@ def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None
             write_lines(["x" * 100_000], file)
 
     writes = {
-        "shard": shard,
+        "shard": lambda: ShardWriter(disk / "shard", np.dtype(np.uint16)).write(many, ends, ends),
         "tokenizer": lambda: publish_tokenizer(disk / "tokenizer", "x", 1, SpecialIds(), {"x": bytes(many)}),
         "vectors.npy": lambda: embedded(disk / "vectors.npy"),
         "figure": lambda: figures.save(pyplot.figure(figsize=(30, 30)), disk / "figure"),
