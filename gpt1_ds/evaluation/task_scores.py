@@ -39,7 +39,7 @@ from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.source_target import SourceToTarget, Texts
 from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task, hash_examples
-from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, batches_in_order
+from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, batches_by_length
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.encoding import fitted, length_limit
 from gpt1_ds.tasks.metrics import TaskScores, score, score_examples
@@ -108,7 +108,7 @@ class TaskScorer:
         """(class or choice numbers, or scores, [N] in the order of the examples; mean loss), alike on all ranks."""
         encoded = self.splits[split]
         total, found = 0.0, []
-        for batch in batches_in_order(encoded, self.config.train.global_batch, True, self.multiple):
+        for batch in batches_by_length(encoded, self.config.train.global_batch, self.multiple):
             loss = engine.evaluate(self.micro_batches(batch))
             total += loss * int((batch.examples >= 0).sum())
             found += self._here(engine, batch.examples)
@@ -223,7 +223,7 @@ class TokenScorer(TaskScorer):
         """(what is found of each example, mean loss), alike on all ranks."""
         rows = self._rows(split)
         total, count, found = 0.0, 0, []
-        for batch in batches_in_order(rows, self.config.train.global_batch, True, self.multiple):
+        for batch in batches_by_length(rows, self.config.train.global_batch, self.multiple):
             loss = engine.evaluate(self.micro_batches(batch))
             total += loss * batch.counted
             count += batch.counted
@@ -322,7 +322,7 @@ class WrittenScorer(TaskScorer):
     def _loss(self, engine: Engine, rows: TargetRows) -> float:
         """Nats per token of the targets; 0 where none is known."""
         total, count = 0.0, 0
-        for batch in batches_in_order(rows, self.config.train.global_batch, True, self.multiple):
+        for batch in batches_by_length(rows, self.config.train.global_batch, self.multiple):
             total += engine.evaluate(self.micro_batches(batch)) * batch.counted
             count += batch.counted
         return total / max(1, count)

@@ -149,17 +149,11 @@ class TrainBatches:
         return batches[permute(np.arange(self.per_epoch), self.per_epoch, key_of("batches", *parts))]
 
 
-def batches_in_order(
-    encoded: Encoded, size: int, by_length: bool = False, multiple: int = MULTIPLE
-) -> Iterator[TaskBatch]:
-    """All examples once, `size` at a time, in order; padding rows fill the last batch.
-
-    `by_length` takes them from the longest to the shortest, which pads less; `TaskBatch.examples` says where each one
-    belongs.
+def batches_by_length(encoded: Encoded, size: int, multiple: int = MULTIPLE) -> Iterator[TaskBatch]:
+    """All examples once, `size` at a time, from the longest to the shortest, which pads less: `TaskBatch.examples` says
+    where each one belongs. Padding rows fill the last batch.
     """
-    order = np.arange(len(encoded))
-    if by_length:
-        order = np.argsort(-encoded.lengths.max(axis=1), kind="stable")
+    order = np.argsort(-encoded.lengths.max(axis=1), kind="stable")
     for start in range(0, len(encoded), size):
         examples = np.full(size, PADDING_ROW, dtype=np.int64)
         taken = order[start : start + size]
