@@ -44,8 +44,10 @@ def scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     """Baselines of orders 1 .. `orders` (at most 3). Raises DataError when a split is missing or too small."""
     dataset = Dataset(folder)
     train, held_out = _tokens(dataset.split("train")), _tokens(dataset.split("validation"))
-    if len(held_out) < orders:
-        raise DataError(f"{folder}: {len(held_out)} held-out tokens are too few for an n-gram baseline")
+    for split, tokens in (("training", train), ("held-out", held_out)):
+        if len(tokens) < orders:
+            told = f"{len(tokens)} {split} tokens are too few for an n-gram baseline"
+            raise DataError(f"{folder}: {told} of order {orders}; use a smaller --orders, or build it of more text")
     text_bytes = int(dataset.load_tokenizer().token_bytes()[held_out].sum())
     result = []
     probability = _unigram(train, held_out, dataset.vocab_size)

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common import log
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import verify
+from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 
 def by_counting(train: list[int], held_out: list[int], order: int, vocabulary: int) -> float:
@@ -46,6 +49,17 @@ def test_longer_histories_predict_better(tiny_data: Path) -> None:
     unigram, bigram, trigram = verify.scores(tiny_data)
     assert unigram.loss > bigram.loss > trigram.loss
     assert 0 < trigram.bits_per_byte < unigram.bits_per_byte < 8
+
+
+def test_a_split_that_is_shorter_than_a_history(tokenizer_folder: Path, tmp_path: Path) -> None:
+    text = "kalo miren kalo miren"
+    (tmp_path / "a.txt").write_text(text)
+    count = len(load_tokenizer(tokenizer_folder).encode(text))
+    for name, held_out in (("training", count - 1), ("held-out", 1)):
+        build([tmp_path / "a.txt"], tokenizer_folder, tmp_path / name, workers=1, validation=held_out / count)
+        assert [score.order for score in verify.scores(tmp_path / name, 2)] == [1, 2]
+        with pytest.raises(DataError, match=rf"2 {name} tokens are too few .* of order 3; use a smaller --orders"):
+            verify.scores(tmp_path / name)
 
 
 def test_a_folder_that_keeps_nothing_still_tells(tiny_data: Path, tmp_path: Path) -> None:
