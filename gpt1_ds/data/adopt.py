@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from gpt1_ds.data.dataset import (
     hash_data,
 )
 from gpt1_ds.data.sentences import count_sentences
-from gpt1_ds.data.shards import Shard
+from gpt1_ds.data.shards import Shard, ShardSummary
 from gpt1_ds.data.split import TRAIN, VALIDATION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -100,18 +101,10 @@ def _adopt_split(
         for ending in ENDINGS:
             source, place = Path(f"{prefix}{ending}").resolve(), Path(f"{target}{ending}")
             shutil.copyfile(source, place) if copy else place.symlink_to(source)
-        entry["shards"].append(
-            {
-                "name": target.name,
-                "documents": documents,
-                "tokens": len(shard.tokens),
-                "sequences": shard.sequences,
-                "bin_size": shard.bin_path.stat().st_size,
-                "bin_sha256": digest,
-                "idx_size": shard.idx_path.stat().st_size,
-                "idx_sha256": sha256_file(shard.idx_path),
-            }
-        )
+        bin_size, idx_size = (path.stat().st_size for path in (shard.bin_path, shard.idx_path))
+        counts, idx_sha256 = (len(shard.tokens), shard.sequences), sha256_file(shard.idx_path)
+        summary = ShardSummary(*counts, bin_size, digest, idx_size, idx_sha256)
+        entry["shards"].append({"name": target.name, "documents": documents, **asdict(summary)})
         for key, value in (("tokens", len(shard.tokens)), ("documents", documents), ("bytes", text_bytes)):
             entry[key] += value
         entry["dtypes"].add(shard.dtype.name)

@@ -52,7 +52,8 @@ class TokenStream:
             _check_shard(shard)
             self._starts.append(self._starts[-1] + shard["tokens"])
             self._first_documents.append(self._first_documents[-1] + shard["documents"])
-        weakref.finalize(self, _close_all)  # of a dataset that is gone no file stays open
+        # of a dataset that is gone no file stays open: shards in use are opened again
+        weakref.finalize(self, lambda: _open.cache_clear())
 
     @property
     def documents_with_text(self) -> int:
@@ -133,11 +134,6 @@ def _open(stream: weakref.ref[TokenStream], number: int) -> Shard:
     holder = stream()
     assert holder is not None, "it asks"
     return holder._opened(number)
-
-
-def _close_all() -> None:
-    """Shards in use are opened again."""
-    _open.cache_clear()
 
 
 class Dataset:

@@ -20,6 +20,7 @@ Shapes: R rows that are asked for, N sentences of a block.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,29 +122,25 @@ class Pairs:
     def copies(self, number_R: Int64s, copies: int) -> Int64s:
         """Which pair of all versions each of these sequences of the source is: versions are copies."""
         assert copies == self.versions, "whoever makes pairs makes as many versions as there are copies"
-        pass_R, place_R = self._locate(number_R)
-        chunk_R = np.empty_like(place_R)
-        for one in np.unique(pass_R):
-            here = pass_R == one
-            chunk_R[here] = self._chunks(place_R[here], int(one))
-        return np.array(self._ends)[pass_R % self.versions] + chunk_R
+        found_R = np.empty_like(number_R)
+        for here, version, chunk_R in self._by_pass(number_R):
+            found_R[here] = self._ends[version] + chunk_R
+        return found_R
 
     def spans(self, number_R: Int64s) -> Spans:
         """The rows of these sequences of the source, counted through all passes."""
-        pass_R, place_R = self._locate(number_R)
-        start_RT, stop_RT = np.empty((2, len(number_R), 2), dtype=np.int64)
-        follows_R = np.empty(len(number_R), dtype=np.int64)
-        for one in np.unique(pass_R):
-            here, version = pass_R == one, int(one) % self.versions
-            chunk_R = self._chunks(place_R[here], int(one))
-            start_RT[here], stop_RT[here], follows_R[here] = self._pairs(self._table(version), chunk_R, version)
-        return Spans(start_RT, stop_RT, follows_R)
+        found = Spans.empty(len(number_R))
+        for here, version, chunk_R in self._by_pass(number_R):
+            found.put(here, self._pairs(self._table(version), chunk_R, version))
+        return found
 
-    def _chunks(self, place_R: Int64s, one: int) -> Int64s:
-        """The chunks at these places of a pass."""
-        version = one % self.versions
-        size = self._ends[version + 1] - self._ends[version]
-        return permute(place_R, size, key_of("order", self._seed, self._data_hash, one))
+    def _by_pass(self, number_R: Int64s) -> Iterator[tuple[NDArray[np.bool_], int, Int64s]]:
+        """(which of the sequences one pass has, its version, their chunks) of each pass."""
+        pass_R, place_R = self._locate(number_R)
+        for one in np.unique(pass_R).tolist():
+            here, version = pass_R == one, one % self.versions
+            size = self._ends[version + 1] - self._ends[version]
+            yield here, version, permute(place_R[here], size, key_of("order", self._seed, self._data_hash, one))
 
     def _locate(self, number_R: Int64s) -> tuple[Int64s, Int64s]:
         """(pass, place in it) of sequences; tables are made as far as this needs."""
@@ -189,8 +186,8 @@ class Pairs:
         shorter_R = 2 + draws.below(_TARGET, np.full(len(draws.base_R), self._most - 1))
         return np.where(draws.chance(_IS_SHORT, SHORT), shorter_R, self._most)
 
-    def _pairs(self, table: _Table, chunk_R: Int64s, version: int) -> tuple[Int64s, Int64s, Int64s]:
-        """(first token of A and B [R, 2], the token after their last, which follow)."""
+    def _pairs(self, table: _Table, chunk_R: Int64s, version: int) -> Spans:
+        """A and B of these chunks."""
         sentence_R, first_R = table.sentence_R[chunk_R], table.first_R[chunk_R].astype(np.int64)
         second_R = table.second_R[chunk_R].astype(np.int64)
         draws, spans = _Draws.of(sentence_R, self._key(version)), self._sentences.spans
@@ -202,7 +199,7 @@ class Pairs:
         start_RT[:, 1] = np.where(is_random_R, other_start_R, stop_RT[:, 0])
         stop_RT[:, 1] = np.where(is_random_R, other_stop_R, spans(sentence_R + first_R + second_R - 1)[1])
         self._cut(start_RT, stop_RT, draws)
-        return start_RT, stop_RT, is_random_R.astype(np.int64)
+        return Spans(start_RT, stop_RT, is_random_R.astype(np.int64))
 
     def _others(
         self, sentence_R: Int64s, draws: _Draws, wanted_R: Int64s, is_random_R: NDArray[np.bool_]

@@ -42,8 +42,8 @@ class Spans:
         start_RT, stop_RT = np.zeros((2, rows, 2), dtype=np.int64)
         return cls(start_RT, stop_RT, np.full(rows, -1))
 
-    def put(self, rows: Int64s, other: Spans) -> None:
-        """Make `other` these rows."""
+    def put(self, rows: Int64s | NDArray[np.bool_], other: Spans) -> None:
+        """Make `other` these rows, by number or marked."""
         self.start_RT[rows], self.stop_RT[rows] = other.start_RT, other.stop_RT
         self.follows_R[rows] = other.follows_R
 

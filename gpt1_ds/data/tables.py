@@ -126,11 +126,8 @@ def _parquet_batches(table: Any, segment: Segment) -> Iterator[Any]:
     offsets = _group_offsets(table)
     whole = (segment.start, segment.stop) == (0, segment.file.size)
     groups = [number for number, at in enumerate(offsets) if whole or segment.start <= at < segment.stop]
-    return (
-        iter(table.iter_batches(ROWS, groups, columns=[segment.file.text_key], use_threads=False))
-        if groups
-        else iter(())
-    )
+    found: Iterator[Any] = table.iter_batches(ROWS, groups, columns=[segment.file.text_key], use_threads=False)
+    return found
 
 
 def _arrow_batches(table: Any, segment: Segment) -> Iterator[Any]:
