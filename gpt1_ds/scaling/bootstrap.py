@@ -86,7 +86,7 @@ def without_each(problem: Problem, optimum: Optimum) -> Floats:
     return refit(problem, optimum, 1.0 - np.eye(len(problem.loss)))
 
 
-def interval(samples: Floats, level: float = LEVEL) -> tuple[float, float]:
-    """The middle `level` of the draws (S,)."""
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
+def interval(samples: Floats) -> tuple[float, float]:
+    """The middle LEVEL of the draws (S,)."""
+    low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

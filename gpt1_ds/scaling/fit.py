@@ -114,8 +114,8 @@ def fit(problem: Problem) -> Optimum:
     return Optimum(ends[best], float(objectives[best]), tuple(float(objectives[i]) for i in order), second)
 
 
-def grid_starts(problem: Problem, count: int = STARTS) -> Floats:
-    """(count, F): the points of the exponents' grid with the least sum of squared relative residuals, where A, B and
+def grid_starts(problem: Problem) -> Floats:
+    """(STARTS, F): the points of the exponents' grid with the least sum of squared relative residuals, where A, B and
     E are the best for their exponents (none negative).
     """
     nnls = scipy_part("optimize").nnls
@@ -140,7 +140,7 @@ def grid_starts(problem: Problem, count: int = STARTS) -> Floats:
             theta[form.free.index(name)] = value if name == "E" else np.log(max(value, 1e-4))
         candidates.append(np.clip(theta, low, high))
         misses.append(miss)
-    return np.stack(candidates)[np.argsort(misses)[:count]]
+    return np.stack(candidates)[np.argsort(misses)[:STARTS]]
 
 
 def value_and_gradient(problem: Problem, theta: Floats) -> tuple[float, Floats]:

@@ -113,7 +113,7 @@ def _record(
     record = {
         **{"format": FORMAT, "form": form, "loss": loss, "evaluated_only": len(at) == len(BASE) + len(RETURNS)},
         **{"convention": points.convention, "schedule": points.schedule},
-        **{name: values[name] for name in ("alpha", "beta", "E", "A", "B", *RETURNS) if name in values},
+        **{name: values[name] for name in (*BASE, *RETURNS) if name in values},
         **derived,
         **({"gadre": _gadres_names(values)} if form == "gadre" else {}),
         "intervals": intervals,

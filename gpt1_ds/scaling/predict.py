@@ -15,10 +15,9 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import interval
+from gpt1_ds.scaling.isoflop import BASE, RETURNS
 from gpt1_ds.scaling.laws import MOST_TOKENS, compute_optimal, frontier, predicted_loss, tokens_for
 from gpt1_ds.scaling.points import FRESH_EPOCHS, Floats
-
-NAMES = ("alpha", "beta", "E", "A", "B", "R_D", "R_N")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,7 @@ def read_fit(file: Path) -> Fit:
         if record["format"] > 1:
             raise DataError(f"{file}: format {record['format']} is newer than 1; use a newer gpt1-ds")
         samples = {name: np.array(draws) for name, draws in record["bootstrap"]["samples"].items()}
-        values = {name: float(record[name]) for name in NAMES if name in record}
+        values = {name: float(record[name]) for name in (*BASE, *RETURNS) if name in record}
         return Fit(record["form"], values, samples, record, _is_stale(file, record.get("data") or {}))
     except FileNotFoundError:
         raise DataError(f"{file}: is not here; make it with gpt1-ds scaling fit") from None

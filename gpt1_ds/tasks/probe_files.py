@@ -253,23 +253,30 @@ def read_books(path: Path, limit: int | None = None) -> Examples:
 
 
 def _of_books(
-    path: Path, name: str, asked: Callable[[Path], Iterator[Example]], limit: int | None, wanted: str
+    path: Path, name: str, asked: Callable[[str, list[str]], Iterator[Example]], limit: int | None, wanted: str
 ) -> Examples:
-    """Returns the first `limit` examples that `asked` makes of books; the books come in turn, in the order of a hash of
-    their names. Raises DataError for what is not there, and where nothing can be asked, which says what is `wanted`.
+    """Returns the first `limit` examples that `asked` makes of books (name, sentences); the books come in turn, in the
+    order of a hash of their names. Raises DataError for what is not there, and where nothing can be asked, which says
+    what is `wanted`.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(name, file.name))
     if not files:
         raise DataError(f"{path}: holds no .txt file; name a book, or the folder that holds books")
-    rounds = zip_longest(*map(asked, files))
+    rounds = zip_longest(*(asked(file.name, _sentences(file)) for file in files))
     found = tuple(islice((one for one in chain.from_iterable(rounds) if one is not None), limit))
     if not found:
         raise DataError(f"{path}: nothing can be asked; {name} needs books {wanted}")
     return found
 
 
-def _questions(file: Path) -> Iterator[Example]:
-    texts = [piece.text for piece in sentences(read_unit(_whole(file), unwrapped=True))]
+def _sentences(file: Path) -> list[str]:
+    status = file.stat()
+    source = SourceFile(str(file), file.name, ".txt", "", status.st_size, status.st_mtime_ns)
+    book = Unit(0, 0, (Segment(source, 0, status.st_size),))
+    return [piece.text for piece in sentences(read_unit(book, unwrapped=True))]
+
+
+def _questions(book: str, texts: list[str]) -> Iterator[Example]:
     inside = [n for n in range(1, len(texts)) if texts[n].startswith(" ") and len(texts[n].strip()) in LETTERS]
     inside.sort(key=lambda number: (len(texts[number]), number))
     key = key_of(NEXT_SENTENCE, *texts)
@@ -279,7 +286,7 @@ def _questions(file: Path) -> Iterator[Example]:
         if others:
             wrong = others[key_of(key, number) % len(others)]
             before = tuple(texts[max(0, number - BEFORE) : number])
-            yield Example(f"{file.name} {number}", before, (texts[number].strip(), texts[wrong].strip()), "0")
+            yield Example(f"{book} {number}", before, (texts[number].strip(), texts[wrong].strip()), "0")
 
 
 def _others(texts: Sequence[str], number: int, near: Sequence[int]) -> list[int]:
@@ -307,9 +314,8 @@ def read_repeats(path: Path, limit: int | None = None) -> Examples:
     return _of_books(path, REPEAT, _passages, limit, f"of more than {PASSAGE} letters")
 
 
-def _passages(file: Path) -> Iterator[Example]:
+def _passages(book: str, texts: list[str]) -> Iterator[Example]:
     """Each sentence is in one passage at most."""
-    texts = [piece.text for piece in sentences(read_unit(_whole(file), unwrapped=True))]
     passages, here = [], ""
     for text in texts:
         here += text
@@ -318,10 +324,4 @@ def _passages(file: Path) -> Iterator[Example]:
             here = ""
     key = key_of(REPEAT, *texts)
     for number in permute(np.arange(len(passages)), len(passages), key).tolist():
-        yield Example(f"{file.name} {number}", (passages[number],), label="0")
-
-
-def _whole(file: Path) -> Unit:
-    status = file.stat()
-    source = SourceFile(str(file), file.name, ".txt", "", status.st_size, status.st_mtime_ns)
-    return Unit(0, 0, (Segment(source, 0, status.st_size),))
+        yield Example(f"{book} {number}", (passages[number],), label="0")

@@ -84,6 +84,7 @@ NOT_NLI = ("entailment", "not_entailment")
 BINARY = ("0", "1")
 TRUTH = ("False", "True")
 
+_TEXT: dict[str, Any] = {"task": Generation, "text2": (), "no_label": ()}
 COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
     "span": {
         "task": Span,
@@ -101,15 +102,12 @@ COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
         "no_label": (),
     },
     "generation": {
-        "task": Generation,
+        **_TEXT,
         "metrics": Generation.fitting_metrics,
         "text": (("source",),),
-        "text2": (),
         "label": ("target", "targets"),
-        "no_label": (),
     },
 }
-_TEXT: dict[str, Any] = {"task": Generation, "text2": (), "no_label": ()}
 _SQUAD = _each("{0}-v1.1.json|{0}.json")
 
 SPECS = {

@@ -59,7 +59,7 @@ def reference_optima(posed: Problem) -> dict[str, float]:
     def value(theta: np.ndarray) -> float:
         return float(posed.objective(np.clip(theta, *posed.bounds)[None])[0])
 
-    start = grid_starts(posed, 1)[0]
+    start = grid_starts(posed)[0]
     ends = {"Nelder-Mead": minimize(value, start, method="Nelder-Mead", options={"maxiter": 4000, "fatol": 1e-12}).x}
     ends["BFGS"] = minimize(value, start, method="BFGS").x
     bounds = posed.bounds
