@@ -39,6 +39,14 @@ def set_up(extra: str = "report") -> None:
     mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"})
 
 
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure, in inches, whose parts do not cover one another. Raises UserError as `set_up` does."""
+    set_up()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def draw(data: dict[str, Any]) -> dict[str, Any]:
     """Name -> matplotlib figure of those charts of a page (`curves.data`) that also become files."""
     set_up()

@@ -47,7 +47,6 @@ Rank = dict[str, Any]
 
 def draw(summary: dict[str, Any]) -> list[tuple[str, Any]]:
     """(caption, matplotlib figure) of each. Raises UserError where matplotlib is not installed."""
-    figures.set_up()
     ranks = shown(summary["ranks"])
     few = len(ranks) < len(summary["ranks"])
     words = {
@@ -143,9 +142,7 @@ def _memory(ranks: Sequence[Rank]) -> Any:
 
 
 def _canvas(height: float) -> tuple[Any, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, height), layout="constrained")
+    figure = figures.new_figure(9.0, height)
     return figure, figure.subplots()
 
 

@@ -68,12 +68,9 @@ def rows(results: Results, intervals: Intervals) -> Any | None:
     names = [*results.variants, *results.controls]
     if not columns or len(names) < 2:
         return None
-    figures.set_up()
-    from matplotlib.figure import Figure
-
     lines = math.ceil(len(columns) / WIDEST)
     beside = math.ceil(len(columns) / lines)
-    figure = Figure(figsize=(2.0 + 2.6 * beside, lines * (0.8 + 0.27 * len(names))), layout="constrained")
+    figure = figures.new_figure(2.0 + 2.6 * beside, lines * (0.8 + 0.27 * len(names)))
     panels = figure.subplots(lines, beside, sharey=True, squeeze=False)
     for axes, column in itertools.zip_longest(panels.flat, columns):
         if column is None:
@@ -135,9 +132,6 @@ def forest(compared: Sequence[Compared]) -> Any | None:
             shown.append(one)
     if not shown:
         return None
-    figures.set_up()
-    from matplotlib.figure import Figure
-
     asked = Counter((first, second) for _, first, second in dict.fromkeys(map(_question, shown)))
     labels = [
         f"{one.first} - {one.second}"
@@ -146,7 +140,7 @@ def forest(compared: Sequence[Compared]) -> Any | None:
         for number, one in enumerate(shown)
     ]
     lines = sum(1 + label.count("\n") for label in labels)
-    figure = Figure(figsize=(9.0, 0.9 + 0.15 * (len(labels) + lines)), layout="constrained")
+    figure = figures.new_figure(9.0, 0.9 + 0.15 * (len(labels) + lines))
     axes = figure.subplots()
     colours = {SUPPORTED: "C0", NOT_SUPPORTED: "C3", "undecided, or nothing was expected": "0.45"}
     for verdict, colour in colours.items():
@@ -176,10 +170,7 @@ def learning(results: Results, intervals: Intervals) -> Any | None:
     panels = {task: columns for task, columns in families.items() if len(columns) > 1}
     if not panels or not results.points:
         return None
-    figures.set_up()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.5 + 3.4 * len(panels), 3.6), layout="constrained")
+    figure = figures.new_figure(1.5 + 3.4 * len(panels), 3.6)
     for axes, (task, columns) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for number, name in enumerate(results.variants):
             colour = GREY if name in results.control_rows else f"C{number}"
@@ -230,10 +221,7 @@ def layer_transfer(results: Results) -> Any | None:
     found = curves(results)
     if not found:
         return None
-    figures.set_up()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.0 + 3.6 * len(found), 3.2), layout="constrained")
+    figure = figures.new_figure(1.0 + 3.6 * len(found), 3.2)
     tasks = {task.name: task for task in results.tasks}
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     wanted = sorted({layers for layers, _ in results.curve})
