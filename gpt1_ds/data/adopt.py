@@ -10,8 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
 from gpt1_ds.common.log import Show, show_nothing
@@ -29,7 +27,7 @@ from gpt1_ds.data.shards import Shard, ShardSummary
 from gpt1_ds.data.split import TRAIN, VALIDATION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.verify import BLOCK_TOKENS, check_index, token_blocks
+from gpt1_ds.data.verify import check_index, token_blocks, unended
 
 ENDINGS = (".bin", ".idx")
 
@@ -146,15 +144,13 @@ def _read(shard: Shard, tokenizer: Tokenizer, bytes_of: Any) -> tuple[str, int]:
 def _documents(shard: Shard, tokenizer: Tokenizer) -> int:
     """How many documents there are, each ending with `<eod>`."""
     documents = len(shard.documents) - 1
-    for first in range(0, documents, BLOCK_TOKENS):
-        ends = shard.document_ends(first, min(first + BLOCK_TOKENS, documents)) - 1
-        wrong = np.flatnonzero(shard.tokens[ends] != tokenizer.eod_id)
-        if len(wrong):
-            raise DataError(
-                f"{shard.bin_path}: document {first + wrong[0]} ends with the id {shard.tokens[ends[wrong[0]]]}, not "
-                f"with the tokenizer's end of a document, {tokenizer.eod_id}; make the data with --append-eod, or "
-                "name the --tokenizer that it was made with"
-            )
+    if (found := unended(shard, documents, tokenizer.eod_id)) is not None:
+        document, last = found
+        raise DataError(
+            f"{shard.bin_path}: document {document} ends with the id {shard.tokens[last]}, not with the tokenizer's "
+            f"end of a document, {tokenizer.eod_id}; make the data with --append-eod, or name the --tokenizer that it "
+            "was made with"
+        )
     return documents
 
 

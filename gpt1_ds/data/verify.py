@@ -182,14 +182,20 @@ def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int
         raise DataError(
             f"{shard.idx_path}: {documents} documents, but dataset.json expects {entry['documents']}; {_AGAIN}"
         )
-    for first in range(0, entry["documents"], BLOCK_TOKENS):
-        ends = shard.document_ends(first, min(first + BLOCK_TOKENS, entry["documents"])) - 1
-        wrong = np.flatnonzero(shard.tokens[ends] != eod_id)
+    if (found := unended(shard, entry["documents"], eod_id)) is not None:
+        document, last = found
+        place = f"{shard.bin_path}: byte {last * shard.dtype.itemsize}"
+        raise DataError(f"{place}: document {document} does not end with <eod>; {_AGAIN}")
+
+
+def unended(shard: Shard, documents: int, eod_id: int) -> tuple[int, int] | None:
+    """(the first of so many documents that does not end with `<eod>`, its last token), None where all do."""
+    for first in range(0, documents, BLOCK_TOKENS):
+        last = shard.document_ends(first, min(first + BLOCK_TOKENS, documents)) - 1
+        wrong = np.flatnonzero(shard.tokens[last] != eod_id)
         if len(wrong):
-            offset = int(ends[wrong[0]]) * shard.dtype.itemsize
-            raise DataError(
-                f"{shard.bin_path}: byte {offset}: document {first + wrong[0]} does not end with <eod>; {_AGAIN}"
-            )
+            return first + int(wrong[0]), int(last[wrong[0]])
+    return None
 
 
 def check_index(shard: Shard) -> None:

@@ -144,7 +144,8 @@ class Features:
 
     def cosines(self, rows: Texts) -> NDArray[np.float64]:
         """[N], of the two texts of each row; 0 where one has no word that is known."""
-        return _cosine(*self._texts(rows))
+        first, second = self._texts(rows)  # sparse rows of length 1, or of zeros
+        return np.asarray(first.multiply(second).sum(1)).ravel()
 
     def words(self, rows: Texts) -> Any:
         """[N, words], or [N, 2 x words] of two texts."""
@@ -169,11 +170,6 @@ class Features:
         """The weights of the first and of the second texts, [N, words] each."""
         first, second = (self.weights.transform([row[side] for row in rows]) for side in (0, 1))
         return first, second
-
-
-def _cosine(first: Any, second: Any) -> NDArray[np.float64]:
-    """[N], of sparse rows of length 1, or of zeros."""
-    return np.asarray(first.multiply(second).sum(1)).ravel()
 
 
 def _overlap(first: str, second: str) -> tuple[float, float, float]:
