@@ -42,15 +42,11 @@ def find(word: str, text_key: str) -> Input:
         stream = asked(lambda: open_stream(datasets, name, config, split, revision), deadline.LISTING_SECONDS)
         _check_column(word, stream, text_key)
     shards = int(stream.num_shards)
-    return Input(
-        word,
-        tuple(
-            HubShard(
-                word, f"{revision}-{number}", FORMAT, "", 0, 0, text_key, name, config, split, revision, number, shards
-            )
-            for number in range(shards)
-        ),
+    files = (
+        HubShard(word, f"{revision}-{number}", FORMAT, "", 0, 0, text_key, revision, number, shards)
+        for number in range(shards)
     )
+    return Input(word, tuple(files))
 
 
 def read(shard: HubShard) -> Iterator[str | None]:
@@ -58,7 +54,7 @@ def read(shard: HubShard) -> Iterator[str | None]:
     datasets = library(shard.path)
 
     def opened() -> Any:
-        stream = open_stream(datasets, shard.dataset, shard.config, shard.split, shard.revision)
+        stream = open_stream(datasets, *_parts(shard.path), shard.revision)
         return stream.select_columns([shard.text_key]).shard(shard.shards, shard.number)
 
     return (row[shard.text_key] for row in rows_of(f"{shard}: shard {shard.number}", opened))

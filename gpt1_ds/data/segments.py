@@ -36,11 +36,10 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class HubShard(SourceFile):
-    """Shard `number` of the `shards` of a split on the hub, whose `format` is `hf`; `revision` is a commit there."""
+    """Shard `number` of the `shards` of a split on the hub, whose `format` is `hf`; `path` is the word that names the
+    split, `revision` a commit there.
+    """
 
-    dataset: str = ""
-    config: str | None = None
-    split: str = ""
     revision: str | None = None
     number: int = 0
     shards: int = 1
