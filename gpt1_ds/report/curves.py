@@ -33,12 +33,12 @@ class Chart:
     curve for each kind of layer, position or source.
     """
 
-    name: str
     key: str
     title: str
     caption: str
     noisy: bool = True  # whether smoothing is for it
     log: bool = False  # whether heights are logarithmic at first
+    name: str = ""  # of its file and its element of the page; empty: the key
 
     def columns(self, story: RunStory) -> list[str]:
         """Returns the columns of logged steps that it draws."""
@@ -48,55 +48,49 @@ class Chart:
 CHARTS = (
     Chart(
         "loss",
-        "loss",
         "Loss, nats per token",
         "Loss of each logged training batch (with dropout, if there is any).",
     ),
-    Chart("task_loss", "task_loss", "Loss of the task", "Mean over the examples of the training batch, with dropout."),
+    Chart("task_loss", "Loss of the task", "Mean over the examples of the training batch, with dropout."),
     Chart(
-        "language_loss",
         "language_loss",
         "Loss of the language model beside the task, nats per token",
         "Of the same batch, before task.lm_coefficient.",
     ),
     Chart(
         "accuracy",
-        "accuracy",
         "Accuracy on the training batch",
         "Fraction of its examples that are right, with dropout; above the score of dev they are learned by heart.",
     ),
-    Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
-    Chart("gradient_norm", "grad_norm", "Gradient norm", "Global gradient norm before clipping."),
+    Chart("learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
+    Chart("grad_norm", "Gradient norm", "Global gradient norm before clipping.", name="gradient_norm"),
     Chart(
-        "throughput",
         "tokens_per_second",
         "Throughput, tokens per second",
         "All ranks together, in the interval before each logged step, without evaluations and saves.",
+        name="throughput",
     ),
-    Chart("mfu", "mfu", "MFU", "Model FLOPs as a fraction of the device's peak."),
+    Chart("mfu", "MFU", "Model FLOPs as a fraction of the device's peak."),
     Chart(
-        "waiting",
         "data_wait_seconds",
         "Waiting for data, seconds per step",
         "How long a step waits for its batch, mean of the interval before each logged step.",
+        name="waiting",
     ),
-    Chart("memory", "peak_memory_gib", "Peak memory, GiB", "The largest of all ranks.", noisy=False),
+    Chart("peak_memory_gib", "Peak memory, GiB", "The largest of all ranks.", noisy=False, name="memory"),
     Chart(
-        "clipped",
         "clipped",
         "Clipped steps",
         "Fraction of the steps since the last logged one whose gradient was longer than optimizer.clip.",
     ),
-    Chart("loss_scale", "loss_scale", "Loss scale", "fp16 only.", noisy=False),
+    Chart("loss_scale", "Loss scale", "fp16 only.", noisy=False),
     Chart(
-        "gradient_norms",
         "gradient_norms",
         "Gradient norm by kind of layer",
         "Norms of the gradients of all layers of a kind together, before clipping (train.watch).",
         log=True,
     ),
     Chart(
-        "weight_norms",
         "weight_norms",
         "Weight norm by kind of layer",
         "Norms of the fp32 weights after each logged step.",
@@ -105,13 +99,11 @@ CHARTS = (
     ),
     Chart(
         "update_norms",
-        "update_norms",
         "Update norm by kind of layer",
         "Norms of what a logged step changed of the weights.",
         log=True,
     ),
     Chart(
-        "noise_scale",
         "noise_scale",
         "Gradient noise scale, sequences",
         "The batch at which noise and gradient are equal: far below it a larger batch saves steps, far above it hardly "
@@ -120,19 +112,16 @@ CHARTS = (
     ),
     Chart(
         "largest_activations",
-        "largest_activations",
         "Largest activation by kind of output",
         "Largest absolute value of all outputs of a kind in a logged step.",
         log=True,
     ),
     Chart(
         "loss_by_position",
-        "loss_by_position",
         "Loss by position, nats per token",
         "Loss of the training batch at positions of a row.",
     ),
     Chart(
-        "loss_by_source",
         "loss_by_source",
         "Loss by source, nats per token",
         "Loss of the rows of each dataset of data.path.",
@@ -248,12 +237,12 @@ def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
             series.append(_series(number, "train", key, label, colour, "line") | {"noisy": chart.noisy})
         if held_out:
             series.append(_series(number, "held_out", "loss", f"{story.name}: held out", number, "circles"))
-    marks = _baselines(stories) if chart.name == "loss" else []
-    caption = " ".join([chart.caption, *about_loss(stories, marks)]) if chart.name == "loss" else chart.caption
+    marks = _baselines(stories) if chart.key == "loss" else []
+    caption = " ".join([chart.caption, *about_loss(stories, marks)]) if chart.key == "loss" else chart.caption
     title = chart.title
-    if chart.name == "loss" and any(story.config.task for story in stories):
+    if chart.key == "loss" and any(story.config.task for story in stories):
         title = "Loss"  # of a task it is a sum, of which the caption says the parts
-    found = {"name": chart.name, "title": title, "caption": caption, "series": series, "marks": marks}
+    found = {"name": chart.name or chart.key, "title": title, "caption": caption, "series": series, "marks": marks}
     return found | ({"log": True} if chart.log else {})
 
 
