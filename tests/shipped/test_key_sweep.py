@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.rundir import read_jsonl
+from tests.helpers.scaling_study import read_results
 from tests.helpers.tasks import DEV, ROWS
 from tools import runs
 from tools.cluster import Result
@@ -17,11 +17,6 @@ from tools.cluster import Result
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 Gpt1 = Callable[..., Result]
 SWEEP = ["--sweep", "optimizer.lr=1e-3,1e30", "--sweep", "run.seed=1,2"]
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "results.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
@@ -37,7 +32,7 @@ def test_every_combination_once_and_a_divergence_ends_no_other(
     ran = program(*words, "--jobs", "2")
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
-    found = rows(tmp_path / "runs" / "lr-sweep")
+    found = read_results(tmp_path / "runs" / "lr-sweep")
     assert [(row["optimizer.lr"], row["run.seed"], row["outcome"]) for row in found] == [
         *(("1e-3", "1", "done"), ("1e-3", "2", "done"), ("1e30", "1", "diverged"), ("1e30", "2", "diverged"))
     ]
@@ -70,7 +65,7 @@ def test_fine_tuning_shows_its_scores(gpt1: Gpt1, tiny_data: Path, tmp_path: Pat
     words += ["model.context=32", "train.global_batch=8", "train.micro_batch=8", "train.steps=2"]
     ran = gpt1("finetune", "-c", "finetune/table", *words, "--sweep", "task.head_dropout=0,0.5")
     assert ran.code == 0, ran.err
-    found = rows(tmp_path / "runs" / "table-sweep")
+    found = read_results(tmp_path / "runs" / "table-sweep")
     assert [row["outcome"] for row in found] == ["done", "done"]
     assert all(0 <= float(row["accuracy"]) <= 1 for row in found)
     assert (tmp_path / "runs" / "table-sweep" / "head_dropout-0.5" / "checkpoints" / "latest").exists()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.cli import main
+from tests.helpers.scaling_study import read_results
 from tests.helpers.wandb_files import read_segments
 from tools import runs
 
@@ -48,11 +49,6 @@ def write(folder: Path, data: Path, **changed: Any) -> str:
     return str(file)
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "results.csv", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple[str, Path]:
     """(the study's file, its folder)"""
@@ -64,7 +60,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple
 
 def test_every_cell_is_run_and_collected(finished: tuple[str, Path]) -> None:
     _, folder = finished
-    found = {row["cell"]: row for row in rows(folder)}
+    found = {row["cell"]: row for row in read_results(folder)}
     assert len(found) == 7
     assert {row["outcome"] for row in found.values()} == {"done"}
     assert float(found["l3w48-4K-seed1"]["loss"]) < float(found["l1w16-1K-seed1"]["loss"])
@@ -74,7 +70,7 @@ def test_every_cell_is_run_and_collected(finished: tuple[str, Path]) -> None:
 def test_a_branch_is_the_run_that_it_stands_for(finished: tuple[str, Path], tiny_data: Path, tmp_path: Path) -> None:
     """A budget that branched off a trunk ends at the loss of a run of its own, bit for bit."""
     _, folder = finished
-    cell = next(row for row in rows(folder) if float(row["own_share"]) < 1)
+    cell = next(row for row in read_results(folder) if float(row["own_share"]) < 1)
     config = folder / cell["cell"] / "config.yaml"
     words = [f"run.dir={tmp_path}", "run.name=alone", "checkpoint.resume=auto"]
     assert main(["pretrain", "-c", str(config), "--nproc", "1", *words, "tracking.wandb=off"]) == 0
@@ -104,20 +100,20 @@ def test_a_changed_study_is_not_mixed_with_what_ran(
 
 def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> None:
     _, folder = finished
-    for row in rows(folder):
+    for row in read_results(folder):
         (segment,) = read_segments(folder / row["cell"])
         shown = segment.config
         assert (segment.group, segment.job_type) == ("small", "pretrain")
         assert shown["parameters_matrices_head"] == shown["N"] == int(row["n"])
         assert (shown["study"], shown["arm"], shown["D"]) == ("small", row["arm"], int(row["d"]))
         assert (shown["training_tokens"], shown["training_flops"]) == (int(row["d"]), int(row["flops"]))
-    assert len({read_segments(folder / row["cell"])[0].id for row in rows(folder)}) == 7
+    assert len({read_segments(folder / row["cell"])[0].id for row in read_results(folder)}) == 7
     segments = read_segments(folder)
     assert {segment.group for segment in segments} == {"small"}
     assert len({segment.id for segment in segments}) == 1
     growing, whole = (tables(segment.folder) for segment in segments[:2])
     assert [len(table) for table in growing] == list(range(1, 8)), "with each cell that ends"
-    assert whole == [[row["cell"] for row in rows(folder)]] == growing[-1:]
+    assert whole == [[row["cell"] for row in read_results(folder)]] == growing[-1:]
 
 
 def tables(segment: Path) -> list[list[str]]:
@@ -170,7 +166,7 @@ def test_a_table_grows_offline_in_its_file_alone(finished: tuple[str, Path], tmp
     copy = shutil.copytree(folder, tmp_path / "runs" / "small", ignore=shutil.ignore_patterns("wandb", "results.csv"))
     shutil.rmtree(copy / "l2w32-1K-seed1")
     assert main(["scaling", "collect", write(tmp_path, tiny_data), "--growing"]) == 0
-    assert Counter(row["outcome"] for row in rows(copy)) == {"done": 6, "waiting": 1}
+    assert Counter(row["outcome"] for row in read_results(copy)) == {"done": 6, "waiting": 1}
     assert not (copy / "wandb").exists()
 
 
@@ -179,7 +175,7 @@ def test_a_missing_run_is_waiting(finished: tuple[str, Path], tmp_path: Path, ti
     shutil.copytree(folder, tmp_path / "runs" / "small")
     shutil.rmtree(tmp_path / "runs" / "small" / "l2w32-1K-seed1")
     assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
-    outcomes = {row["cell"]: row["outcome"] for row in rows(tmp_path / "runs" / "small")}
+    outcomes = {row["cell"]: row["outcome"] for row in read_results(tmp_path / "runs" / "small")}
     assert outcomes.pop("l2w32-1K-seed1") == "waiting"
     assert set(outcomes.values()) == {"done"}
 

@@ -31,9 +31,13 @@ from tests.helpers.scaling_study import make_study, predicted
 SHAPED = {"alpha": 0.34, "beta": 0.28, "E": 1.7, "A": 400.0, "B": 300.0}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def look() -> None:
+    figures.set_up()
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> ScalingResults:
-    figures.set_up()
     return read_scaling_results(make_study(tmp_path_factory.mktemp("figures") / "study"))
 
 
@@ -41,7 +45,6 @@ def points(
     path: Path, rows: list[tuple[float, float]], fit: dict[str, object] | None = None, extra: str = ""
 ) -> ScalingResults:
     """A study of cells (N, D) on the law SHAPED."""
-    figures.set_up()
     text = "".join(f"{n!r},{d!r},{float(law(n, d, **SHAPED))!r}\n" for n, d in rows)
     (path / "results.csv").write_text("n,d,loss\n" + text + extra)
     if fit is not None:
@@ -100,7 +103,6 @@ def test_of_a_sweep_the_best_rate_counts_and_of_repeats_the_freshest(study: Scal
 
 def test_text_repeated_often_is_not_on_the_curves(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("n,d,u,loss\n1e6,1e8,1e8,4\n1e6,4e8,1e8,3.5\n1e6,8e8,1e8,3.4\n")
-    figures.set_up()
     study = read_scaling_results(tmp_path)
     drawing = compute(study, SizeColours(study))
     assert {cell.cell for cell in drawing.cells} == {"row 2", "row 3"}
@@ -140,7 +142,6 @@ def test_residuals_are_those_of_the_file(study: ScalingResults) -> None:
 @pytest.mark.filterwarnings("error")
 def test_names_of_cells_leave_the_residuals_their_height(tmp_path: Path) -> None:
     """Names of 70 letters took all of it, and matplotlib warned of axes that "collapsed"."""
-    figures.set_up()
     name = "open-lm-1b-swiglu-torch-rpj-original-wsd-width-2048-layers-24-cc-mult-"
     (tmp_path / "results.csv").write_text(f"cell,n,d,loss\n{name}1,1e6,1e8,4\n{name}2,1e7,1e8,3\n")
     (tmp_path / "predictions.csv").write_text(f"cell,predicted\n{name}1,4.1\n{name}2,2.9\n")
@@ -176,7 +177,6 @@ def test_the_repeated_form_is_drawn_beside_its_points(tmp_path: Path) -> None:
     rows = "".join(f"1e6,1e8,{3 + 1e6 / u},{u}\n" for u in (1e8, 5e7, 2e7))
     (tmp_path / "results.csv").write_text("n,d,loss,u\n" + rows)
     write_fit(tmp_path, fit)
-    figures.set_up()
     study = read_scaling_results(tmp_path)
     curve = line(repetition(study, SizeColours(study)).figure.axes[0], "fit")
     assert curve.get_ydata()[0] == pytest.approx(0)  # type: ignore[attr-defined]
@@ -206,7 +206,6 @@ def test_no_star_for_a_rate_that_lost_a_seed(outcome: str, star: float, tmp_path
     (tmp_path / "results.csv").write_text(
         "n,d,layers,width,learning_rate,loss,outcome\n" + "".join(f"1e6,1e8,2,64,{row}\n" for row in rows)
     )
-    figures.set_up()
     study = read_scaling_results(tmp_path)
     (axes,) = learning_rates(study, SizeColours(study)).figure.axes
     assert [one.get_xdata()[0] for one in axes.lines if one.get_marker() == "*"] == [pytest.approx(star)]
@@ -244,7 +243,6 @@ def test_a_cell_that_diverged_does_not_hide_the_curves_of_the_others(tmp_path: P
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         text += f"{cell},ladder,1e6,300,{values[-1] if outcome == 'done' else ''},{outcome},{run}\n"
     (tmp_path / "results.csv").write_text(text)
-    figures.set_up()
     study = read_scaling_results(tmp_path)
     drawing = training_curves(study, SizeColours(study))
     (axes,) = drawing.figure.axes
@@ -266,7 +264,6 @@ def test_a_size_has_one_colour_everywhere(study: ScalingResults) -> None:
     ("low", "high", "most"), [(3.9, 4.2, 8), (3, 7, 9), (1e6, 1.2e8, 9), (1e15, 1e22, 12), (2e-4, 1e-2, 9)]
 )
 def test_an_axis_has_a_few_round_ticks(low: float, high: float, most: int) -> None:
-    figures.set_up()
     figure, (axes,) = subplots(1)
     axes.plot([low, high], [1, 2])
     log_axis(axes.xaxis)

@@ -279,14 +279,6 @@ def edit(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path], None
             edit(lambda cells: cells[2].update(outcome="lost")),
             ["row 4, column outcome: 'lost' is none of done, diverged"],
         ),
-        (edit(lambda cells: [cell.pop("n") for cell in cells]), ["no column n"]),
-        (
-            edit(lambda cells: [cell.update(n="x") for cell in cells]),
-            ["column n: 'x' is", "and 53 more problems like these"],
-        ),
-        (lambda folder: (folder / "results.csv").write_bytes(b"n,d,loss\n\xff,1,1\n"), ["is not a CSV of text"]),
-        (lambda folder: (folder / "results.csv").write_text("n,d,loss\n1,2\n"), ["row 2 has not 3 values"]),
-        (lambda folder: (folder / "fit.json").write_text("{"), ["fit.json: is no fit.json of scaling fit"]),
         (lambda folder: change_fit(folder, format=2), ["format 2 is newer than 1"]),
     ],
 )
