@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpt1_ds.scaling.tables import write_table
 
 TRUTH = {"alpha": 0.34, "beta": 0.28, "E": 1.7, "A": 400.0, "B": 410.0}
 
@@ -32,10 +33,7 @@ def random_law(rng: np.random.Generator) -> dict[str, float]:
 
 
 def write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    with open(file, "w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(file, rows[0], rows)
     return file
 
 

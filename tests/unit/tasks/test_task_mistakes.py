@@ -223,13 +223,14 @@ DEBRIS = [
 @pytest.mark.parametrize("name", MUTANTS)
 def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
     draw = random.Random(name)
+    config = section(tmp_path, "task.name=rte", f"task.train=[{name}]", "task.dev_fraction=0.3")
     for _ in range(150):
         content = bytearray(MUTANTS[name].encode())
         for _ in range(draw.randint(1, 4)):
             at = draw.randrange(len(content))
             content[at : at + draw.randrange(3)] = draw.choice(DEBRIS)
         (tmp_path / name).write_bytes(content)
-        for line in answer(section(tmp_path, "task.name=rte", f"task.train=[{name}]", "task.dev_fraction=0.3")):
+        for line in answer(config):
             assert "\n" not in line, line
             assert len(line) < 600 + 2 * len(str(tmp_path)), line
 
