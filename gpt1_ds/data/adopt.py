@@ -13,16 +13,8 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
 from gpt1_ds.common.log import Show, show_nothing
-from gpt1_ds.data.dataset import (
-    DESCRIPTION,
-    SENTENCE_COUNTS,
-    TOKENIZER,
-    Dataset,
-    TokenStream,
-    description_of,
-    hash_data,
-)
-from gpt1_ds.data.sentences import count_sentences
+from gpt1_ds.data.dataset import DESCRIPTION, TOKENIZER, Dataset, description_of, hash_data
+from gpt1_ds.data.sentences import add_counts
 from gpt1_ds.data.shards import Shard, ShardSummary
 from gpt1_ds.data.split import TRAIN, VALIDATION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
@@ -72,7 +64,9 @@ def adopt(
         (dtype,) = dtypes
         if splits[TRAIN]["tokens"] < 2:
             raise DataError(f"{pairs[TRAIN][0]}.bin: too little text to train on; add more")
-        _count_sentences(folder, splits, dtype, tokenizer)
+        shards = [shard for entry in splits.values() for shard in entry["shards"]]
+        if any(shard["sequences"] != shard["documents"] for shard in shards):  # several of a document are sentences
+            add_counts(folder, splits, dtype, tokenizer.vocab_size)
         copy_tokenizer(Path(tokenizer_folder), folder / TOKENIZER)
         write_json(folder / DESCRIPTION, _describe(pairs, splits, dtype, tokenizer))
     return Dataset(out)
@@ -152,16 +146,6 @@ def _documents(shard: Shard, tokenizer: Tokenizer) -> int:
             "was made with"
         )
     return documents
-
-
-def _count_sentences(folder: Path, splits: dict[str, Any], dtype: str, tokenizer: Tokenizer) -> None:
-    """Where documents have several sequences, these are sentences."""
-    shards = [shard for entry in splits.values() for shard in entry["shards"]]
-    if all(shard["sequences"] == shard["documents"] for shard in shards):
-        return
-    for name, entry in splits.items():
-        stream = TokenStream(folder, name, entry, dtype, tokenizer.vocab_size)
-        entry[SENTENCE_COUNTS] = count_sentences(stream)
 
 
 def _describe(pairs: dict[str, list[Path]], splits: dict[str, Any], dtype: str, tokenizer: Tokenizer) -> dict[str, Any]:

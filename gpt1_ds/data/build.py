@@ -29,10 +29,10 @@ from gpt1_ds.common.log import Show, say, show_nothing
 from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
-from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, description_of
+from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, description_of
 from gpt1_ds.data.reading import say_left_out
 from gpt1_ds.data.segments import TEXT_KEY, Input, SourceFile, Unit
-from gpt1_ds.data.sentences import count_sentences
+from gpt1_ds.data.sentences import add_counts
 from gpt1_ds.data.shards import token_dtype
 from gpt1_ds.data.split import (
     TRAIN,
@@ -250,9 +250,7 @@ class _Build:
         assert train.tokens + validation.tokens == expected, f"{self.out}: joining lost some of {expected} tokens"
         entries = {TRAIN: train.finish(), VALIDATION: validation.finish()}
         if self.options.split_sentences:
-            for name, entry in entries.items():
-                stream = TokenStream(self.out, name, entry, dtype.name, self.tokenizer.vocab_size)
-                entry[SENTENCE_COUNTS] = count_sentences(stream)
+            add_counts(self.out, entries, dtype.name, self.tokenizer.vocab_size)
         return {name: entry for name, entry in entries.items() if name == TRAIN or entry["tokens"]}
 
     def _describe(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.dataset import COUNTED, TokenStream
+from gpt1_ds.data.dataset import COUNTED, SENTENCE_COUNTS, TokenStream
 from gpt1_ds.data.windows import Int64s
 
 BLOCK_SENTENCES = 1 << 20
@@ -131,3 +133,9 @@ def count_sentences(stream: TokenStream) -> dict[str, int]:
     sentences_D = found.stop_D - found.first_D
     counts = (int(sentences_D.sum()), int((sentences_D == 1).sum()), stream.documents - found.documents)
     return dict(zip(COUNTED, counts, strict=True))
+
+
+def add_counts(folder: Path, splits: dict[str, Any], dtype: str, vocab_size: int) -> None:
+    """Note what `count_sentences` says of each split in its entry for dataset.json, whose shards are in `folder`."""
+    for name, entry in splits.items():
+        entry[SENTENCE_COUNTS] = count_sentences(TokenStream(folder, name, entry, dtype, vocab_size))
