@@ -45,6 +45,7 @@ ROLES = {  # that each kind has; it may have more
     SENTENCEPIECE_MODEL: ("eod",),
 }
 MASK_SYMBOLS = {"cls": "<cls>", "separator": "<sep>", "pad": "<pad>", "mask": "<mask>"}  # of `--masks`
+SPACE = "\u2581"  # stands for a space in pieces of SentencePiece and of T5
 MAX_METADATA_BYTES = 1 << 20
 MAX_WORDS = 1 << 18  # about 60 MiB; a full cache is emptied, which costs one encoding per word
 MAX_LETTERS = 64  # longer words hardly come back

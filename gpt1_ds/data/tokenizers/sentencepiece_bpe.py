@@ -18,11 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers.base import MASK_SYMBOLS, Metadata, PieceTokenizer, SpecialIds, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import (
+    MASK_SYMBOLS,
+    SPACE,
+    Metadata,
+    PieceTokenizer,
+    SpecialIds,
+    WordCache,
+    ids_as_bytes,
+)
 
 MODEL = "tokenizer.model"
 CONTROL_SYMBOLS = {"eod": "<eod>", "start": "<start>", "delimiter": "<delimiter>", "extract": "<extract>"}
-SPACE = "\u2581"
 PROBE = "A text  with\nall\t kinds: \u2581, caf\u00e9, \U0001f600."
 
 

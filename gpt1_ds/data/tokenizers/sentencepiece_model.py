@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import roles
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WholeDocumentTokenizer
+from gpt1_ds.data.tokenizers.base import SPACE, Metadata, SpecialIds, WholeDocumentTokenizer
 
 NORMAL, UNKNOWN, CONTROL = 1, 2, 3  # types of pieces
 UNIGRAM = 1  # type of the model
@@ -147,7 +147,6 @@ def _integer(value: int | bytes) -> int:
 
 
 FILE = "sentencepiece.model"
-_SPACE = "\u2581"
 
 
 class SentencePieceModel(WholeDocumentTokenizer):
@@ -168,7 +167,7 @@ class SentencePieceModel(WholeDocumentTokenizer):
             return b""
         if model.IsByte(number):
             return bytes([int(piece[3:5], 16)])
-        return bytes(piece.replace(_SPACE, " ").encode())
+        return bytes(piece.replace(SPACE, " ").encode())
 
     def encode(self, text: str) -> NDArray[np.int32]:
         return np.array(self._model.EncodeAsIds(text), dtype=np.int32)

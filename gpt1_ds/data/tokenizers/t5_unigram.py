@@ -22,10 +22,10 @@ from gpt1_ds.data.tokenizers import sentencepiece_model, tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
 from gpt1_ds.data.tokenizers.sentencepiece_model import CONTROL, NORMAL, UNIGRAM, UNKNOWN
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
+from gpt1_ds.data.tokenizers.word_cutting import METASPACE
 
 PUBLISHED = "spiece.model"  # the file that T5 comes with
 MODEL = "unigram.json"
-SPACE = "\u2581"
 UNKNOWN_SYMBOL, SYMBOLS = "<unk>", {"pad": "<pad>", "eod": "</s>"}
 SENTINELS = 100  # of T5
 _AGAIN = "download it again"
@@ -66,13 +66,12 @@ def contents(model: Model, sentinels: int) -> dict[str, Any]:
     last = len(model.pieces) + sentinels - 1
     added = {f"<extra_id_{number}>": last - number for number in reversed(range(sentinels))}
     symbols = dict(sorted((model.symbols | added).items(), key=lambda item: item[1]))
-    spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
     charsmap = base64.b64encode(model.charsmap).decode()
     return tokenizer_json.whole(
         symbols,
         {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
-        {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaces]},
-        spaces,
+        {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]},
+        METASPACE,
         {
             "type": "Unigram",
             "unk_id": model.symbols[UNKNOWN_SYMBOL],

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import roles
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WholeDocumentTokenizer
+from gpt1_ds.data.tokenizers.base import SPACE, Metadata, SpecialIds, WholeDocumentTokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_model import check_charsmap
 from gpt1_ds.data.tokenizers.word_cutting import words_of
 
@@ -150,7 +150,6 @@ MAX_BYTES = 128 << 20  # of the file; those of 250,000 pieces have 20 MB
 MOST_MEMORY = 2 << 30
 _MOST_NAMED = 4  # special tokens
 _BYTE_OF = {letter: byte for byte, letter in BYTE_LETTERS.items()}
-_SPACE = "\u2581"
 _HIDDEN = "\0"  # before the names of control symbols, where a model would find them in a text
 _AGAIN = "download it again"
 
@@ -266,7 +265,7 @@ class TokenizerJson(WholeDocumentTokenizer):
                 return f"{' ' * piece[:1].isalnum()}{piece}".encode(errors="replace")
             if self._suffix and piece.endswith(self._suffix):
                 piece = f"{piece.removesuffix(self._suffix)} "
-            return piece.replace(_SPACE, " ").encode(errors="replace")
+            return piece.replace(SPACE, " ").encode(errors="replace")
 
         return [text(number) for number in range(self.vocab_size)]
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.data.tokenizers.base import WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import SPACE, WordCache, ids_as_bytes
 
-SPACE = "\u2581"
+METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}  # as T5 has it
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))  # what is printed, without the space
 # Unicode's White_Space, which `\s` means in the library; Python's has four control characters more
 _WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -52,8 +52,7 @@ def words_of(backend: Any) -> Words | None:
     if kind == "BertNormalizer" and cutter.get("type") == "BertPreTokenizer":
         return WordsBetweenBlanks(backend)
     parts = cutter.get("pretokenizers", [])
-    spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
-    if kind in (None, "Precompiled") and parts == [{"type": "WhitespaceSplit"}, spaces]:
+    if kind in (None, "Precompiled") and parts == [{"type": "WhitespaceSplit"}, METASPACE]:
         return WordsWithSpace(backend)
     return None
 
