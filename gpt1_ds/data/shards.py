@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import naming, sha256_file
+from gpt1_ds.data.windows import Int64s
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -31,7 +32,6 @@ DTYPE_CODES: dict[np.dtype[np.integer], int] = {np.dtype(np.int32): 4, np.dtype(
 BLOCK = 1 << 20  # sequences whose index entries are written at once
 
 Tokens = NDArray[np.integer]
-Int64s = NDArray[np.int64]
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.integer]:

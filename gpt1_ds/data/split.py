@@ -25,10 +25,11 @@ from gpt1_ds.common.files import naming, published_folder, write_json
 from gpt1_ds.data.pool import parent_is_alive
 from gpt1_ds.data.reading import Piece, read_unit
 from gpt1_ds.data.segments import Unit
-from gpt1_ds.data.shards import Int64s, ShardWriter, Tokens, token_dtype
+from gpt1_ds.data.shards import ShardWriter, Tokens, token_dtype
 from gpt1_ds.data.splitter import sentences
 from gpt1_ds.data.tokenizers.base import MOST_LETTERS, Tokenizer, WholeDocumentTokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.windows import Int64s
 
 TOKENS, DOCUMENTS, SENTENCES, SUMMARY = "tokens.bin", "documents.bin", "sentences.bin", "part.json"
 FLUSH_TOKENS = 1 << 20

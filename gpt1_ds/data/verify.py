@@ -22,11 +22,11 @@ from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard, Tokens
+from gpt1_ds.data.windows import Int64s
 
 DISCOUNT = 0.75
 MAX_TOKENS = 50_000_000  # of either split; keeps a baseline within a minute and a few GB
 
-Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 

@@ -27,7 +27,8 @@ from gpt1_ds.evaluation.generate import answer, continued, encode_sentinels
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, shared_scores
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
-from gpt1_ds.tasks.questions import Frame, Int32s
+from gpt1_ds.tasks.questions import Frame
+from gpt1_ds.tasks.text import Int32s
 from gpt1_ds.tracking.record import Entry, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 

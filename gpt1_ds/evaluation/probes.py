@@ -22,6 +22,7 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
+from gpt1_ds.tasks.probe_files import Float64s
 from gpt1_ds.tasks.probe_scores import above_control, score_probe, with_control
 from gpt1_ds.tasks.questions import (
     Frame,
@@ -32,7 +33,7 @@ from gpt1_ds.tasks.questions import (
     sentinel_frame,
     tokens_alone,
 )
-from gpt1_ds.tasks.zeroshot import Float64s, Probe
+from gpt1_ds.tasks.zeroshot import Probe
 
 SHOWN = 2048  # sequences after which a bar moves
 HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32 with 40,478 ids

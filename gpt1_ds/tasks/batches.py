@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.windows import key_of, permute
+from gpt1_ds.data.windows import Int64s, key_of, permute
 from gpt1_ds.tasks.base import NO_LABEL
 from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.mixture import Draw
@@ -27,8 +27,6 @@ from gpt1_ds.tasks.token_rows import TokenRows
 POOL = 50  # batches that are sorted together: more pad less, and shuffle less
 MULTIPLE = 4  # a batch's length is a multiple of this many tokens: fewer shapes for little padding
 PADDING_ROW = -1  # number of the example in a row that only fills up the batch
-
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import SpecialIds, Tokenizer
 from gpt1_ds.tasks.base import NO_LABEL, Example, Symbols, Task
-from gpt1_ds.tasks.text import encode_source, in_text
+from gpt1_ds.tasks.text import Int32s, encode_source, in_text
 
-Int32s = NDArray[np.int32]
 ROLES: dict[Symbols, tuple[str, tuple[str, ...], str]] = {  # before, between and after texts
     "extract": ("start", ("delimiter",), "extract"),
     "separator": ("cls", ("separator",), "separator"),

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.data.windows import key_of, permute
-
-Int64s = NDArray[np.int64]
+from gpt1_ds.data.windows import Int64s, key_of, permute
 
 
 @dataclass(frozen=True)

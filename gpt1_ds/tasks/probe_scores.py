@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.tasks import intervals, metrics, probe_files
+from gpt1_ds.tasks.probe_files import Float64s
 from gpt1_ds.tasks.questions import Question
-from gpt1_ds.tasks.zeroshot import Float64s, Probe
+from gpt1_ds.tasks.zeroshot import Probe
 
 BLIMP = "blimp"
 NOTHING: Mapping[str, float] = {}

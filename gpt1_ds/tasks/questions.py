@@ -17,9 +17,9 @@ from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.tasks import probe_files
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.registry import SPECS
+from gpt1_ds.tasks.text import Int32s
 from gpt1_ds.tasks.zeroshot import SENTIMENT, Probe
 
-Int32s = NDArray[np.int32]
 REPEATED = 64  # tokens of a passage that is repeated, at most
 
 

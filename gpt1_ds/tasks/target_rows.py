@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.windows import Int64s
 from gpt1_ds.tasks.base import NO_LABEL, Example, Task
 from gpt1_ds.tasks.encoding import Encoded, encode, hash_arrays
-
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,14 +26,15 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.windows import Int64s
 from gpt1_ds.tasks.base import NO_LABEL, Example, Task
-from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s, hash_arrays, pad_id_of
+from gpt1_ds.tasks.encoding import ROLES, Encoded, hash_arrays, pad_id_of
 from gpt1_ds.tasks.formats import brief
+from gpt1_ds.tasks.text import Int32s
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
 QUESTION = 64  # tokens of a question
 LONGEST = 30  # tokens of an answer
-Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
 

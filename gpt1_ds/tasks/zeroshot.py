@@ -44,9 +44,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
 from gpt1_ds.tasks import probe_files
@@ -56,7 +53,6 @@ from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.reading import read_split
 from gpt1_ds.tasks.registry import SPECS
 
-Float64s = NDArray[np.float64]
 SENTIMENT = (" negative", " positive")  # by label
 
 
