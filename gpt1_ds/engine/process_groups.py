@@ -30,6 +30,7 @@ from gpt1_ds.launcher.launch import STORE_VARIABLE
 from gpt1_ds.launcher.network import choose_interface, explained, on_loopback, said_where_late
 
 T = TypeVar("T")
+AXES = ("tensor", "pipeline", "data")
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,19 @@ class Layout:
     data: int
 
     def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(tensor, pipeline, data) rank of a global rank."""
+        """(tensor, pipeline, data) rank of a global rank: AXES."""
         rest, tensor = divmod(rank, self.tensor)
         pipeline, data = divmod(rest, self.data)
         return tensor, pipeline, data
 
-    def ranks(self, tensor: int | None = None, pipeline: int | None = None, data: int | None = None) -> list[int]:
-        """Global ranks with the given coordinates, in order; None means all along that axis."""
-        wanted = (tensor, pipeline, data)
-        return [
-            rank
-            for rank in range(self.tensor * self.pipeline * self.data)
-            if all(want in (None, have) for want, have in zip(wanted, self.coordinates(rank), strict=True))
-        ]
-
     def members(self, rank: int, *axes: str) -> list[int]:
-        """The ranks that differ from `rank` along `axes` only, itself among them."""
-        fixed = dict(zip(("tensor", "pipeline", "data"), self.coordinates(rank), strict=True))
-        return self.ranks(**{axis: at for axis, at in fixed.items() if axis not in axes})
+        """The ranks that differ from `rank` along `axes` only, itself among them; ascending."""
+        here = self.coordinates(rank)
+        return [
+            other
+            for other in range(self.tensor * self.pipeline * self.data)
+            if all(a == b or axis in axes for axis, a, b in zip(AXES, here, self.coordinates(other), strict=True))
+        ]
 
 
 class ProcessGroups:
@@ -178,7 +174,7 @@ class ProcessGroups:
         return self.data_group
 
     def get_data_parallel_group_ranks(self) -> list[int]:
-        return self.layout.ranks(tensor=self.tensor_rank, pipeline=self.pipeline_rank)
+        return self.layout.members(self.rank, "data")
 
 
 def connect(
