@@ -55,8 +55,7 @@ class AdamW(torch.optim.AdamW):
     def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state, scale = self.state[parameter], self.grad_scale
         if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            state.update(self.fresh_state(parameter, 0))
         state["step"] += 1
         if scale is not None and float(scale) == 1.0:
             scale = None
