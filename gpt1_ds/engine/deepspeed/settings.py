@@ -80,12 +80,5 @@ def ds_config(config: Config, data_size: int) -> dict[str, Any]:
     if train.precision == "fp16":
         settings["fp16"] = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "hysteresis": 1}
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
-    return _merge(settings, parallel.deepspeed)
-
-
-def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in extra.items():
-        below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
+    zero = {**settings["zero_optimization"], **parallel.deepspeed.get("zero_optimization", {})}
+    return {**settings, **parallel.deepspeed, "zero_optimization": zero}
