@@ -69,15 +69,15 @@ def _is_frozen(parameter: nn.Parameter, layers: int) -> bool:
     return level is not None and level <= layers
 
 
-def muon_groups(decaying: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same groups, matrices of blocks apart from what else decays: those are `orthogonal`."""
-    groups = []
-    for group in decaying:
+def muon_groups(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same groups, matrices of blocks apart from all else: those are `orthogonal`."""
+    cut = []
+    for group in groups:
         for orthogonal in (True, False):
             held = [p for p in group["params"] if (names.info(p).matrices is not None) == orthogonal]
             if held:
-                groups.append({**group, "params": held, "orthogonal": orthogonal})
-    return groups
+                cut.append({**group, "params": held, "orthogonal": orthogonal})
+    return cut
 
 
 def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0, frozen: int | None = None) -> AdamW:
