@@ -131,9 +131,7 @@ class Engine(ABC):
     deepspeed: DeepSpeedEngine
     progress: Callable[[str], None] = staticmethod(unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
-    loss: Loss
-    scores: list[Tensor]  # of a task: the loss's [E, K] of each micro-batch of the last step or evaluation, likewise
-    measures: list[dict[str, Tensor]]  # what the loss says besides of each micro-batch of the last evaluation, likewise
+    loss: Loss  # also has what it said besides of the last step or evaluation
     objective: Objective
     architecture: Architecture
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too

@@ -88,7 +88,6 @@ class PipelineEngine(Engine):
         self.micro_losses = []
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         self.loss, self.objective = make_loss(config, objective.head, vocab_size, tensor), objective
-        self.scores, self.measures = self.loss.scores, self.loss.measures
         layout = groups.layout
         if config.task is None:
             whole = pretrained_architecture(config.model, vocab_size, objective.head, config.row)
@@ -151,8 +150,7 @@ class PipelineEngine(Engine):
             self._shapes = shapes
         self._counts.clear()
         self.micro_losses.clear()
-        self.scores.clear()
-        self.measures.clear()
+        self.loss.forget()
 
     def _trace(self, phase: str) -> None:
         """`phase` is that of an instruction; {} stands for how many of its kind came before it in this step."""

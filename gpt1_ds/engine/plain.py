@@ -32,7 +32,6 @@ class DenseEngine(Engine):
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         model = DenseModel(config, vocab_size, tensor, objective.head)
         self.loss, self.objective = model.loss, objective
-        self.scores, self.measures = self.loss.scores, self.loss.measures
         model.loss = self._micro_loss  # type: ignore[assignment]  # it also says to the watchdog that the loss begins
         if compiles(config):
             compile_blocks(model)
@@ -55,13 +54,13 @@ class DenseEngine(Engine):
                 self.graphs.release()  # in which a mean over as many micro-batches as before was captured
         self.deepspeed.train()
         self.micro_losses = []
-        self.scores.clear()
+        self.loss.forget()
         for number, batch in enumerate(self._here(batches)):
             last = number == len(batches) - 1
             graphed = self.graphs is not None and self.graphs.problem is None
             loss, *scores = (self._graphed if graphed else self._pass)(batch.tensors, number, last)
             self.micro_losses.append(loss)
-            self.scores.extend(scores)
+            self.loss.scores.extend(scores)
             self.progress("update")
             if self.zero == 0 and last:
                 norm = clip_gradients(self.module, self.groups, self.clip, self.optimizer, self.outcome.judge)
@@ -72,8 +71,7 @@ class DenseEngine(Engine):
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         self.deepspeed.eval()
-        self.scores.clear()
-        self.measures.clear()
+        self.loss.forget()
         losses = []
         with torch.no_grad():
             for number, batch in enumerate(self._here(batches)):
@@ -84,16 +82,16 @@ class DenseEngine(Engine):
     def _pass(self, tensors: Tensors, number: int, last: bool) -> Tensors:
         """Forward and backward of a micro-batch: its loss, and a task's scores."""
         self.progress(f"forward of micro-batch {number}")
-        known = len(self.scores)
+        known = len(self.loss.scores)
         try:
             loss = self.deepspeed(*tensors)
             self.progress(f"backward of micro-batch {number}")
             if self._reduction is not None and last:
                 self._reduction.begin()
             self.deepspeed.backward(loss)
-            return loss.detach(), *self.scores[known:]
+            return loss.detach(), *self.loss.scores[known:]
         finally:
-            del self.scores[known:]
+            del self.loss.scores[known:]
 
     def _micro_loss(self, states: States, labels: tuple[torch.Tensor, ...]) -> torch.Tensor:
         self.progress("loss")

@@ -39,8 +39,8 @@ class MaskedMeasures:
         self.predicted, self.rows = self.predicted + real_tokens, self.rows + real
         if engine.groups.tensor_rank or not engine.groups.is_last_stage:
             return  # one rank of a replica has them
-        parts = len(engine.measures) * engine.groups.layout.data
-        for measures in engine.measures:
+        parts = len(engine.loss.measures) * engine.groups.layout.data
+        for measures in engine.loss.measures:
             for name, mean in measures.items():
                 self._sums[name] += float(mean) * (real if name in OF_PAIRS else all_tokens) / parts
 

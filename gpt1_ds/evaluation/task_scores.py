@@ -118,7 +118,7 @@ class TaskScorer:
         """What this rank has of the evaluation's scores: (numbers of its rows, their scores)."""
         if self.groups.tensor_rank or not self.groups.is_last_stage:
             return []
-        return [(numbers[np.concatenate(self.shape.rows())], torch.cat(engine.scores).cpu().numpy())]
+        return [(numbers[np.concatenate(self.shape.rows())], torch.cat(engine.loss.scores).cpu().numpy())]
 
     def _gathered(self, found: list[tuple[NDArray[np.int64], NDArray[np.float32]]], count: int) -> NDArray[np.float32]:
         """float32 [count, K], alike on all ranks; rows that only fill up are numbered -1."""
@@ -238,7 +238,7 @@ class TokenScorer(TaskScorer):
         if self.groups.tensor_rank or not self.groups.is_last_stage:
             return []
         here = np.concatenate(self.shape.rows())
-        scores_BTO = torch.cat(engine.scores).cpu().numpy()
+        scores_BTO = torch.cat(engine.loss.scores).cpu().numpy()
         lengths = batch.lengths[here, 0]
         return [
             (int(number), row_TO[:length])

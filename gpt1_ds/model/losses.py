@@ -26,7 +26,8 @@ SCALE = 20.0  # of the cosines that a softmax is over, as in the authors' librar
 
 
 class Loss(ABC):
-    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call, newest last.
+    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call since `forget`, newest
+    last; in a pipeline the last stage alone has them.
 
     `measures` are there of every evaluation of masked text, fp32 scalars by name, weighted as the loss is: `loss`, of
     the masked tokens alone, and `masked_accuracy`; with pairs also `pair_loss` and `pair_accuracy`.
@@ -38,6 +39,11 @@ class Loss(ABC):
 
     @abstractmethod
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
+
+    def forget(self) -> None:
+        """Drop what earlier steps and evaluations left."""
+        self.scores.clear()
+        self.measures.clear()
 
     def parts(self, scores: Tensor, labels: tuple[Tensor, ...]) -> Tensor | None:
         """Returns fp32 [2], of the scores of a call and its labels: the task's share of the loss, and the share of the

@@ -115,7 +115,7 @@ class Finetuning(Workload):
             return {}
         here = torch.zeros(3, dtype=torch.float64, device=engine.device)
         if groups.is_last_stage and groups.tensor_rank == 0:
-            for scores, one in zip(engine.scores, batch.micro_batches, strict=True):
+            for scores, one in zip(engine.loss.scores, batch.micro_batches, strict=True):
                 parts = engine.loss.parts(scores, one.labels)
                 assert parts is not None, "a task's head has a loss of its own"
                 here[:2] += parts
