@@ -92,7 +92,7 @@ class Steps:
         """
         self._step(max(1, graphs.WARM_UP + 1 - self.made))
         name = "graph of a micro-batch: ranks without one that repeats its bits"
-        passes = getattr(self._built[0], "graphs", None)  # of the dense engine
+        passes = self._built[0].graphs
         if passes is None:
             return Record(name, True, note="the engine makes none with this configuration")
         without = sum(self.groups.gather(passes.count == 0))

@@ -23,6 +23,7 @@ from torch.nn import Parameter
 from gpt1_ds.architecture.architecture import Architecture
 from gpt1_ds.engine.adamw import AdamW
 from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
+from gpt1_ds.engine.graphs import GraphedPasses
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read_scalars
 from gpt1_ds.model.losses import Loss
@@ -134,6 +135,7 @@ class Engine(ABC):
     loss: Loss  # also has what it said besides of the last step or evaluation
     objective: Objective
     architecture: Architecture
+    graphs: GraphedPasses | None = None  # of micro-batches; a pipeline has none
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
     tied_weights: Sequence[tuple[Parameter, ProcessGroup]] = ()  # that other stages hold, too, and the ranks that do
 

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape
-from gpt1_ds.engine import graphs, master_weights
+from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.deepspeed import register
 from gpt1_ds.engine.deepspeed.settings import set_timeouts
@@ -52,8 +52,11 @@ def release_engines() -> None:
     """Before process groups are destroyed: NCCL waits until no graph holds a collective of theirs, and DeepSpeed
     keeps groups, their threads and their sockets. Engines cannot train any more.
     """
-    graphs.release_all()
-    for engine in list(_LIVING):
+    engines = list(_LIVING)
+    for engine in engines:
+        if engine.graphs is not None:
+            engine.graphs.release()
+    for engine in engines:
         engine.deepspeed.destroy()
         _LIVING.discard(engine)
 

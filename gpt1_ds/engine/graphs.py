@@ -18,7 +18,6 @@ import contextlib
 import gc
 import logging
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -143,7 +142,6 @@ class GraphedPasses:
         self.capturing, self.gather = capturing, gather
         self.problem: str | None = None  # why there are no graphs
         self._kinds: dict[Any, _Kind] = {}
-        _LIVING.add(self)
 
     @property
     def count(self) -> int:
@@ -285,15 +283,6 @@ def _explained(found: str, own: str | None) -> str:
     told = "a graph gives another loss or other gradients than the pass that it was captured from"
     twice = "has the same bits twice" if own is None else f"differs from itself, too: {own}"
     return f"{told}: {found}; the ordinary pass {twice}"
-
-
-_LIVING: weakref.WeakSet[GraphedPasses] = weakref.WeakSet()
-
-
-def release_all() -> None:
-    """Before process groups are destroyed: NCCL waits until no graph holds a collective of theirs."""
-    for passes in list(_LIVING):
-        passes.release()
 
 
 def _apart(name: str, wanted: Tensor, found: Tensor) -> str | None:

@@ -176,7 +176,7 @@ class Watch:
 
     @property
     def _is_graphed(self) -> bool:
-        graphs = getattr(self.engine, "graphs", None)
+        graphs = self.engine.graphs
         return graphs is not None and graphs.problem is None
 
     @property
