@@ -8,12 +8,19 @@ Shapes: C tokens of the chunk, V columns on this rank, of which the first `real`
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 BLOCK, WARPS = 4096, 8  # columns that a program works on at once; its warps
+
+
+def _memory(logits_CV: Tensor, *_: Any) -> Tensor:
+    """Returns memory for the sums."""
+    return logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
 
 
 @torch.library.custom_op("gpt1_ds::softmax_sums", mutates_args=())
@@ -26,7 +33,7 @@ def sums(
     `labels_C` are int64 columns of the whole vocabulary, `first` of which is this rank's column 0. A rank of padding
     alone gives -inf.
     """
-    sums_2C = logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
+    sums_2C = _memory(logits_CV)
     _launch(logits_CV, labels_C, sums_2C, sums_2C, first, real, 0.0, on_label, on_each, read=True, write=False)
     return sums_2C
 
@@ -59,30 +66,13 @@ def sums_and_gradient(
     on_each: float = 0.0,
 ) -> Tensor:
     """Both in one, where this rank has all columns."""
-    sums_2C = logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
+    sums_2C = _memory(logits_CV)
     _launch(logits_CV, labels_C, sums_2C, weights_C, first, real, unit, on_label, on_each, read=True, write=True)
     return sums_2C
 
 
-@sums.register_fake
-def _(
-    logits_CV: Tensor, labels_C: Tensor, first: int, real: int, on_label: float = 1.0, on_each: float = 0.0
-) -> Tensor:
-    return logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
-
-
-@sums_and_gradient.register_fake
-def _(
-    logits_CV: Tensor,
-    labels_C: Tensor,
-    weights_C: Tensor,
-    first: int,
-    real: int,
-    unit: float,
-    on_label: float = 1.0,
-    on_each: float = 0.0,
-) -> Tensor:
-    return logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
+sums.register_fake(_memory)
+sums_and_gradient.register_fake(_memory)
 
 
 def _launch(
