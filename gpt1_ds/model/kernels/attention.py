@@ -105,8 +105,10 @@ def _define() -> None:
 
 def _apart(q: Tensor, scores: Scores, drop: Drop | None) -> tuple[Any, ...]:
     """Returns what the operation is given after its tensors, in the order of `rest` above."""
-    key, second, *numbers = (None, None, 0, 1.0, 0) if drop is None else vars(drop).values()
-    return scores.until_G, scores.bias_NST, scores.bounds_G2S, key, second, scores.causal, scores.factor_of(q), *numbers
+    tensors, numbers = (scores.until_G, scores.bias_NST, scores.bounds_G2S), (scores.causal, scores.factor_of(q))
+    if drop is None:
+        return *tensors, None, None, *numbers, 0, 1.0, 0
+    return *tensors, drop.key_G, drop.second_G, *numbers, drop.limit, drop.scale, drop.pairs
 
 
 def together(
@@ -115,7 +117,7 @@ def together(
 ) -> tuple[Scores, Drop | None]:  # fmt: skip
     """Returns what `_apart` took apart."""
     drop = None if key_G is None or second_G is None else Drop(key_G, second_G, limit, scale, pairs)
-    return Scores(factor, until_G, causal, bias_NST, bounds_G2S), drop
+    return Scores(factor, until_G=until_G, causal=causal, bias_NST=bias_NST, bounds_G2S=bounds_G2S), drop
 
 
 def _forward_on_cpu(parts: Sequence[Tensor], *rest: Any) -> tuple[Tensor, Tensor]:
