@@ -77,7 +77,7 @@ def counters(first: int, count: int, device: torch.device) -> Tensor:
 def grid_counters(rows: slice, row_length: int, columns: int, device: torch.device) -> Tensor:
     """Returns int32 [rows, columns]: the first `columns` counters of these rows, each of which has `row_length`."""
     row_R = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=device)
-    return row_R.mul_(_wrapped(row_length * _COUNTER_32)).unsqueeze(1) + counters(0, columns, device)
+    return row_R.mul_(_signed(row_length * _COUNTER_32 & 0xFFFFFFFF, 32)).unsqueeze(1) + counters(0, columns, device)
 
 
 def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int, dtype: torch.dtype) -> Tensor:
@@ -151,11 +151,6 @@ def _signed_limit(limit: int) -> int:
 def _shift_right(x: Tensor, shift: int, width: int) -> Tensor:
     """Logical shift: torch's is arithmetic on signed integers and would smear the sign bit."""
     return (x >> shift).bitwise_and_((1 << (width - shift)) - 1)
-
-
-def _wrapped(value: int) -> int:
-    """Returns the int32 that has the low 32 bits of `value`."""
-    return _signed(value & 0xFFFFFFFF, 32)
 
 
 def _signed(value: int, width: int) -> int:
