@@ -174,6 +174,4 @@ def git_blob_id(path: Path) -> str:
     """The id that git gives a file's contents: sha1 of `blob SIZE`, a zero byte, and the bytes."""
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
