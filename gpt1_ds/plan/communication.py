@@ -21,7 +21,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.plan.memory import LIVE_LIMIT, MuonUpdate, WholeParametersUpdate
 from gpt1_ds.plan.stages import Stage
 
-LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit
+LOSS_NUMBERS = 3  # fp32, of each token: the largest log-sum-exp of a rank, the sum over ranks, the label's logit
 NUMBER = 8  # bytes of one of a sequence's facts
 
 Reductions = list[tuple[float, float]]  # (all-reduces, bytes of each); a gather or a scatter is half an all-reduce
