@@ -48,7 +48,12 @@ Conclude = Callable[[Workload, Engine, TrainingState, RunDir], None]
 
 
 def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> Outcome:
-    """Train on this rank until the run is done or asked to stop; how it ended. Raises UserError and TrainingError."""
+    """Train on this rank until the run is done or asked to stop; how it ended. Raises UserError and TrainingError.
+
+    Whose the folder is, is asked where more is known each time: `locked_run_dir` locks it and moves aside what the run
+    replaces, the mirror may bring a newer checkpoint of the same run, and `_prepare` compares keys again with the
+    vocabulary that the data have, and writes config.yaml, which then goes to the mirror.
+    """
     run_dir = run_folder(config)
     with (
         distributed_session(config) as groups,
@@ -147,14 +152,14 @@ def _build(
     state, begun = restorer.first()
     if config.guard.on_spike == "rollback" and not saver.is_saved(state):
         saver.save(state, background=False)  # so that there is always something to go back to
-    steps = StepLog(workload, run_dir, engine, sinks)
+    step_log = StepLog(workload, run_dir, engine, sinks)
     if groups.rank == 0:
         run_dir.done.unlink(missing_ok=True)
-        steps.first_step = restarts.first_step_note(run_dir)
+        step_log.first_step = restarts.first_step_note(run_dir)
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
         log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
-        for note in (*_notes(workload, state.step, run_dir, engine), *steps.watch.omissions()):
+        for note in (*_notes(workload, state.step, run_dir, engine), *step_log.watch.omissions()):
             log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)
     trainer = Trainer(
@@ -167,17 +172,9 @@ def _build(
         spike_policy=SpikePolicy(config, engine, run_dir, shape_of, workload.sources),
         saver=saver,
         restorer=restorer,
-        evaluator=Evaluator(workload, engine, run_dir, saver, steps.evaluation),
-        log=steps,
-        profile=Profile(
-            config.train,
-            workload.steps,
-            run_dir,
-            engine,
-            watchdog,
-            steps.clock.pause,
-            requests,
-        ),
+        evaluator=Evaluator(workload, engine, run_dir, saver, step_log.evaluation),
+        log=step_log,
+        profile=Profile(config.train, workload.steps, run_dir, engine, watchdog, step_log.clock.pause, requests),
         requests=requests,
         run_dir=run_dir,
         beat=beat,
