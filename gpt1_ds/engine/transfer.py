@@ -48,10 +48,7 @@ class Sender:
         """Begin to copy; any thread may call this, the thread that computes calls what it returns."""
         if self._stream is None:
             return lambda: list(tensors)
-        with (
-            self.lock,
-            torch.cuda.stream(self._stream),
-        ):  # a thread of its own would pin memory for the first device otherwise
+        with self.lock, torch.cuda.stream(self._stream):  # else another thread pins memory for the first device
             there = pack(tensors, pinned=True).to(self.device, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()

@@ -228,9 +228,7 @@ class _Rank:
         self.micro_batches = train.global_batch // (train.micro_batch * self.data)
         self.type = 4 if train.precision == "fp32" else 2
         self.mixed = self.type == 2
-        self.gradients_stay = self.zero == 3 or (
-            self.zero == 1 and self.mixed
-        )  # their memory is held between steps, too
+        self.gradients_stay = self.zero == 3 or (self.zero == 1 and self.mixed)  # their memory is held between steps
         self.state = train.micro_batch * config.row.fed * model.width * self.type  # all S x B x D states
         self.hidden = self.state // (self.tensor if parallel.sequence else 1)  # as it lies between blocks
         self.parameters = stage.parameters

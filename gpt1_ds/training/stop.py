@@ -46,9 +46,7 @@ class Requests:
     def __init__(self, run_dir: RunDir, groups: ProcessGroups) -> None:
         self.run_dir, self.groups = run_dir, groups
         self.job = os.environ.get("SLURM_JOB_ID", "")
-        self.deadline = float(
-            os.environ.get("GPT1_DS_DEADLINE") or "inf"
-        )  # seconds since 1970; the job's limit is near
+        self.deadline = float(os.environ.get("GPT1_DS_DEADLINE") or "inf")  # near the job's limit; seconds since 1970
         self.takes: Callable[[], str] = str
         self.wants_profile = False  # since the last `agree`, until `profiled`; the same on all ranks
         self.is_over = False  # no step follows: who ends the ranks' processes asks for nothing
