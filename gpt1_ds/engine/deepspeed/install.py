@@ -22,7 +22,7 @@ from gpt1_ds.config.sections import Patches
 from gpt1_ds.engine.base import StepOutcome
 from gpt1_ds.engine.deepspeed import overlap
 from gpt1_ds.engine.deepspeed.bf16 import patch_bf16_optimizer
-from gpt1_ds.engine.deepspeed.pipeline import patch_pipeline
+from gpt1_ds.engine.deepspeed.pipeline import patch_pipeline, traced
 from gpt1_ds.engine.deepspeed.settings import mask_norms_on_device
 from gpt1_ds.engine.deepspeed.zero import reads_norm, spare_stage_3_reads
 from gpt1_ds.engine.gradient_norm import decides_on_device
@@ -47,8 +47,8 @@ def install(
     fast = level == "fast"
     if engine.pipeline_parallelism:
         patch_pipeline(engine, trace, fast)
-    else:
-        engine.allreduce_gradients = _traced(trace, engine.allreduce_gradients)
+    else:  # DeepSpeed reduces gradients inside its backward pass
+        engine.allreduce_gradients = traced(trace, "reduction of gradients", engine.allreduce_gradients)
     if not fast:
         return None
     device = torch.device(engine.device)
@@ -56,16 +56,6 @@ def install(
     if decides_on_device(device):
         _spare_reads(engine.optimizer, outcome)
     return overlap.overlap(engine, device, groups.data_group, tied)
-
-
-def _traced(trace: Trace, reduce: Callable[..., None]) -> Callable[..., None]:
-    """Makes the phase known: DeepSpeed reduces gradients inside its backward pass."""
-
-    def run(*arguments: Any, **keywords: Any) -> None:
-        trace("reduction of gradients")
-        reduce(*arguments, **keywords)
-
-    return run
 
 
 def _spare_reads(optimizer: Any, outcome: StepOutcome) -> None:

@@ -36,7 +36,7 @@ def patch_pipeline(engine: PipelineEngine, trace: Callable[[str], None], fast: b
     if fast:
         instructions[schedule.BackwardPass] = _backward_pass
     for kind, phase in PHASES.items():
-        instructions[kind] = _traced(trace, phase, instructions[kind])
+        instructions[kind] = traced(trace, phase, instructions[kind])
     engine._INSTRUCTION_MAP = instructions
     if fast and not engine.is_last_stage():
         engine._aggregate_total_loss = MethodType(_received_loss, engine)
@@ -44,10 +44,12 @@ def patch_pipeline(engine: PipelineEngine, trace: Callable[[str], None], fast: b
         engine.optimizer.scaled_global_norm = MethodType(_scaled_global_norm, engine.optimizer)
 
 
-def _traced(trace: Callable[[str], None], phase: str, instruction: Callable[..., None]) -> Callable[..., None]:
-    def run(engine: PipelineEngine, *arguments: Any, **keywords: Any) -> None:
+def traced(trace: Callable[[str], None], phase: str, work: Callable[..., None]) -> Callable[..., None]:
+    """Returns what makes the phase known, then does the work."""
+
+    def run(*arguments: Any, **keywords: Any) -> None:
         trace(phase)
-        instruction(engine, *arguments, **keywords)
+        work(*arguments, **keywords)
 
     return run
 
