@@ -22,7 +22,7 @@ from torch.nn import Parameter
 
 from gpt1_ds.architecture.architecture import Architecture
 from gpt1_ds.engine.adamw import AdamW
-from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
+from gpt1_ds.engine.deepspeed.zero import INVALID, judge_updates
 from gpt1_ds.engine.graphs import GraphedPasses
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read_scalars
@@ -50,7 +50,7 @@ class StepOutcome:
     def decide_before(self, optimizer: Any) -> None:
         """Reads loss and norm before every update of this DeepSpeed optimizer, from now on."""
         if not self._decides:
-            filter_updates(optimizer, self.decide)
+            judge_updates(optimizer, self.decide)
         self._decides = True
 
     def decide(self, scaled_norm: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ INVALID = -1.0
 Judge = Callable[[Tensor], Tensor]  # the norm, times the loss scale -> the same on the host, INVALID to skip the update
 
 
-def filter_updates(optimizer: Any, judge: Judge) -> None:
+def judge_updates(optimizer: Any, judge: Judge) -> None:
     """Ask `judge` in every step, after the gradients are reduced and before the update."""
     if isinstance(optimizer, BF16_Optimizer):
         _wrap_bf16(optimizer, judge)
@@ -48,7 +48,7 @@ def filter_updates(optimizer: Any, judge: Judge) -> None:
 def reads_norm(optimizer: Any) -> bool:
     """Whether DeepSpeed reads the norm on the host before an update, by `is_invalid_grad_norm`: ZeRO 1 and 2 do so in
     `step` and for every group in `unscale_and_clip_grads`, ZeRO 3 in `step`. Before that they read `has_overflow`,
-    ZeRO 3 only in fp16: whether a gradient is infinite or NaN. Then the norm is so as well. `filter_updates` supplies
+    ZeRO 3 only in fp16: whether a gradient is infinite or NaN. Then the norm is so as well. `judge_updates` supplies
     a norm that is on the host.
     """
     return isinstance(optimizer, (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3))
