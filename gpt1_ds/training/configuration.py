@@ -227,11 +227,10 @@ def check_task(config: Config) -> TaskData:
     assert config.task is not None, "finetune_config checks it"
     limit = length_limit(config.task, config.model.context)
     data = read_task(config.task)
+    task, smoothing = fitted(data.task, config.task, config.model), config.task.label_smoothing
     if config.task.form == "text":
-        task, tokenizer = fitted(data.task, config.task, config.model), load_tokenizer(task_tokenizer(config))
-        text_limits(task, config.task, tokenizer, limit, config.model.stacks)
-    smoothing = config.task.label_smoothing
-    head = fitted(data.task, config.task, config.model).head(config.task, config.model)
+        text_limits(task, config.task, load_tokenizer(task_tokenizer(config)), limit, config.model.stacks)
+    head = task.head(config.task, config.model)
     if smoothing and (head.is_value or head.kind == "span"):
         what = "a score" if head.is_value else "a span"
         raise ConfigError(
