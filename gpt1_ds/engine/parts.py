@@ -134,12 +134,6 @@ class Flat:
     parameters: Sequence[Whole]
     parts: Sequence[Placed]
 
-    @classmethod
-    def whole(cls, whole: Whole, device: torch.device) -> Flat:
-        """A parameter that lies here in one piece."""
-        part = Part(whole.info, 0, math.prod(whole.info.shape))
-        return cls([whole], [Placed(part, whole, 0, True, device)])
-
 
 class Sums:
     """Adds numbers up over the ranks of a stage.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpt1_ds.architecture.layer import Matrices, Parameter
 from gpt1_ds.engine.muon import Muon
-from gpt1_ds.engine.parts import Flat, Sums, Whole
+from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.engine.whole_parameters import WholeParameters
 from gpt1_ds.model.names import ParameterInfo
@@ -41,7 +41,8 @@ def connected(optimizer: Rule, module: nn.Module) -> Rule:
     flats = {}
     for name, one in module.named_parameters():
         whole = Whole(one.info, FUSED.get(name) or WEIGHTS[name][1] or Matrices())  # type: ignore[attr-defined]
-        flats[one] = Flat.whole(whole, one.device)
+        part = Placed(Part(one.info, 0, one.numel()), whole, 0, True, one.device)  # type: ignore[attr-defined]
+        flats[one] = Flat([whole], [part])
     optimizer.connect(flats, Sums(connect_alone()))  # type: ignore[arg-type]
     return optimizer
 
