@@ -20,12 +20,11 @@ from gpt1_ds.config.sections import PAIRS, Config
 from gpt1_ds.config.task import TaskConfig
 from gpt1_ds.config.values import inside
 
-SHAPE = ("kind", "decoder_layers", "shared", "width", "heads", "head_width", "context", "ffn", "units")
-CHOICES = (
+INHERITED = (  # of the model whose weights are taken over
+    *("kind", "decoder_layers", "shared", "width", "heads", "head_width", "context", "ffn", "units"),
     *("mask", "positions", "attention_scale", "norm", "norm_kind", "norm_eps", "embedding_norm", "segments"),
     *("activation", "biases", "head", "tied", "logit_scale"),
 )
-INHERITED = (*SHAPE, *CHOICES)  # of the model whose weights are taken over
 
 
 _KEY = re.compile(r"[a-z_]+\.[a-z_0-9]+(?==)")  # which the line of a problem begins with
