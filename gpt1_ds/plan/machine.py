@@ -32,6 +32,9 @@ CORE_TFLOPS = {  # the flag of a CPU's units -> what a core reaches; the fastest
 }
 
 
+RATES = ("gelu", "norm", "dropout", "loss", "stream", "memory", "update")  # of Speeds: one number each
+
+
 @dataclass(frozen=True)
 class Speeds:
     """What one rank reaches while `ranks` of them work on a node. Rates are per second; forward and backward pass
@@ -111,8 +114,7 @@ class Machine:
 
 
 def _shared(speeds: Speeds, among: float) -> Speeds:
-    rates = ("gelu", "norm", "dropout", "loss", "stream", "memory", "update")
-    slower: dict[str, Any] = {name: getattr(speeds, name) / among for name in rates}
+    slower: dict[str, Any] = {name: getattr(speeds, name) / among for name in RATES}
     slower["gemm"] = tuple((size, rate / among) for size, rate in speeds.gemm)
     for name in ("exact", "fused"):
         slower[name] = tuple(rate / among for rate in getattr(speeds, name))

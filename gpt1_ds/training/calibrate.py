@@ -28,7 +28,7 @@ from gpt1_ds.model.kernels import attention
 from gpt1_ds.model.kernels.cross_entropy import chunk_loss
 from gpt1_ds.model.kernels.gelu import bias_activation
 from gpt1_ds.model.kernels.inputs import Drop
-from gpt1_ds.plan.machine import Link, Machine, Speeds
+from gpt1_ds.plan.machine import RATES, Link, Machine, Speeds
 from gpt1_ds.tracking.throughput import peak_tflops_of
 
 BURST = 0.15
@@ -242,10 +242,7 @@ def _both_ways(output: Tensor, *inputs: Tensor) -> None:
 def _speeds(ranks: int, of: list[Numbers], precision: str) -> Speeds:
     """Returns the speeds of the slowest rank."""
     rows = [one["speeds"][precision] for one in of]
-    rates = {
-        name: min(row[name] for row in rows)
-        for name in ("gelu", "norm", "dropout", "loss", "stream", "memory", "update")
-    }
+    rates = {name: min(row[name] for row in rows) for name in RATES}
     pairs = {name: tuple(min(row[name][way] for row in rows) for way in (0, 1)) for name in ("exact", "fused")}
     sizes = [size for size, _ in rows[0]["gemm"]]
     gemm = tuple((size, min(row["gemm"][index][1] for row in rows)) for index, size in enumerate(sizes))
