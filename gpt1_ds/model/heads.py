@@ -75,7 +75,7 @@ class Dense(nn.Linear):
 
 class MaskedHead(nn.Module):
     """What a masked language model has between its last block and the tied matrix: LN(activation(W hidden)), and a bias
-    of the logits (Devlin et al. 2019, section 3.1).
+    of the logits (BERT's code, get_masked_lm_output of run_pretraining.py; its paper does not mention it).
 
     The bias belongs to this layer and not to the tied module, whose copies on other stages would need one, too.
     """

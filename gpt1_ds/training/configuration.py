@@ -94,7 +94,7 @@ def resolved(config: Config) -> Config:
 
 
 _NO_TASK = "task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section"
-EPOCHS = 3  # of fine-tuning, "for most tasks" (section 4.1 of the paper)
+EPOCHS = 3  # of fine-tuning, "sufficient for most cases" (section 4.1 of the paper)
 
 
 def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
