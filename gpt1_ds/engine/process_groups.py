@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import Any, TypeVar
 
 import deepspeed
@@ -49,11 +50,12 @@ class Layout:
 
     def members(self, rank: int, *axes: str) -> list[int]:
         """The ranks that differ from `rank` along `axes` only, itself among them; ascending."""
-        here = self.coordinates(rank)
+        tensors, stages, datas = (
+            range(getattr(self, axis)) if axis in axes else [at]
+            for axis, at in zip(AXES, self.coordinates(rank), strict=True)
+        )
         return [
-            other
-            for other in range(self.tensor * self.pipeline * self.data)
-            if all(a == b or axis in axes for axis, a, b in zip(AXES, here, self.coordinates(other), strict=True))
+            (stage * self.data + data) * self.tensor + tensor for stage, data, tensor in product(stages, datas, tensors)
         ]
 
 
