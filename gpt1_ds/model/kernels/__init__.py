@@ -31,9 +31,9 @@ def available(device: torch.device) -> bool:
     return reason is None and proven(device)
 
 
-def module(name: str) -> ModuleType:
-    """Returns this package's module of that name, which imports triton."""
-    return importlib.import_module(f"{__name__}.{name}")
+def module(name: str, device: torch.device) -> ModuleType | None:
+    """Returns this package's module of that name, which imports triton; None where none is `available`."""
+    return importlib.import_module(f"{__name__}.{name}") if available(device) else None
 
 
 @lru_cache(maxsize=16)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -133,8 +134,8 @@ def _backward_on_cpu(
 
 def _forward_on_gpu(parts: Sequence[Tensor], *rest: Any) -> tuple[Tensor, Tensor]:
     q, k, v = each_of(parts)
-    if _runs_triton(q):
-        return kernels.module("attention_triton").forward(q, k, v, *together(*rest))  # type: ignore[no-any-return]
+    if (kernel := _kernel(q)) is not None:
+        return kernel.forward(q, k, v, *together(*rest))  # type: ignore[no-any-return]
     out, unread = attention_results(q)
     return out.copy_(attention_cpu.forward(q, k, v, *together(*rest))), unread
 
@@ -143,15 +144,16 @@ def _backward_on_gpu(
     grad: Tensor, parts: Sequence[Tensor], out: Tensor, kept: Tensor, *rest: Any
 ) -> tuple[list[Tensor], Tensor]:
     q, k, v = each_of(parts)
-    if not _runs_triton(q):
+    if (kernel := _kernel(q)) is None:
         return _backward_on_cpu(grad, parts, out, kept, *rest)
-    gradients, triton = empty_gradients(parts), kernels.module("attention_triton")
-    return gradients, triton.backward(grad, q, k, v, out, kept, *together(*rest), each_of(gradients))
+    gradients = empty_gradients(parts)
+    return gradients, kernel.backward(grad, q, k, v, out, kept, *together(*rest), each_of(gradients))
 
 
-def _runs_triton(q: Tensor) -> bool:
-    """Returns whether the Triton kernels can compute this attention."""
-    return kernels.available(q.device) and bool(kernels.module("attention_triton").supports(q.shape[-1], q.dtype))
+def _kernel(q: Tensor) -> ModuleType | None:
+    """Returns the module of the Triton kernels where they can compute this attention."""
+    kernel = kernels.module("attention_triton", q.device)
+    return kernel if kernel is not None and kernel.supports(q.shape[-1], q.dtype) else None
 
 
 def _shapes(parts: Sequence[Tensor], *_: Any) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ Shapes: T tokens, C of them in a chunk, R rows of a block, D width, V vocabulary
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -114,13 +115,14 @@ def chunk_loss(
     target: Target = SHARP,
 ) -> Tensor:
     """[C]: the loss of each token; the gradient, times `unit`, is written over the logits unless that is None."""
-    if kernels.available(logits_CV.device):
-        return _loss_by_kernels(logits_CV, labels_C, weights_C, real, tensor, unit, target)
+    if (kernel := kernels.module("cross_entropy_triton", logits_CV.device)) is not None:
+        return _loss_by_kernel(kernel, logits_CV, labels_C, weights_C, real, tensor, unit, target)
     logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
     return _Softmax(logits_CV, labels_C, weights_C, real, tensor, target).loss(unit)
 
 
-def _loss_by_kernels(
+def _loss_by_kernel(
+    kernel: ModuleType,
     logits_CV: Tensor,
     labels_C: Tensor,
     weights_C: Tensor,
@@ -129,7 +131,6 @@ def _loss_by_kernels(
     unit: float | None,
     target: Target,
 ) -> Tensor:
-    kernel = kernels.module("cross_entropy_triton")
     first = tensor.rank * logits_CV.shape[1]
     if tensor.size == 1 and unit is not None:
         logsumexp_C, predicted_C = kernel.sums_and_gradient(logits_CV, labels_C, weights_C, first, real, unit, *target)

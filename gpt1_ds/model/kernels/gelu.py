@@ -16,7 +16,6 @@ gradient of the bias.
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -98,7 +97,7 @@ def _define() -> None:
 
 
 def _forward_on_gpu(x_F: Tensor, bias_F: Tensor, tanh: bool) -> Tensor:
-    if (kernel := _triton(x_F)) is None:
+    if (kernel := kernels.module("gelu_triton", x_F.device)) is None:
         return F.gelu(x_F + bias_F, approximate="tanh" if tanh else "none")
     out_F, features = x_F.new_empty(x_F.shape), x_F.shape[-1]
     kernel.forward(x_F.reshape(-1, features), bias_F, tanh, out_F.view(-1, features))
@@ -107,7 +106,7 @@ def _forward_on_gpu(x_F: Tensor, bias_F: Tensor, tanh: bool) -> Tensor:
 
 def _backward_on_gpu(grad_F: Tensor, x_F: Tensor, bias_F: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     features, (grad_x_F, parts_PF) = x_F.shape[-1], _gradient_shapes(grad_F, x_F, bias_F, tanh)
-    if (kernel := _triton(x_F)) is None:
+    if (kernel := kernels.module("gelu_triton", x_F.device)) is None:
         kind = "tanh" if tanh else "none"
         grad_x_F = torch.ops.aten.gelu_backward(grad_F, x_F + bias_F, approximate=kind)
         parts_PF.zero_()[0].copy_(grad_x_F.flatten(0, -2).sum(0))
@@ -130,10 +129,6 @@ def _gradients(ctx: Any, grad_F: Tensor) -> tuple[Tensor | None, ...]:
     x_F, bias_F = ctx.saved_tensors
     grad_x_F, parts_PF = torch.ops.gpt1_ds.bias_gelu_backward(grad_F, x_F, bias_F, ctx.tanh)
     return grad_x_F, parts_PF.sum(0).to(bias_F.dtype), None
-
-
-def _triton(x: Tensor) -> ModuleType | None:
-    return kernels.module("gelu_triton") if kernels.available(x.device) else None
 
 
 _define()

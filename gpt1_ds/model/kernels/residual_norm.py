@@ -7,7 +7,6 @@ Shapes: S positions, B rows, D width, P programs of a kernel, each with its part
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,10 +44,6 @@ def _define() -> None:
     library.register_autograd("gpt1_ds::sum_and_norm", _gradients, setup_context=_keep_inputs)
 
 
-def _triton(x: Tensor) -> ModuleType | None:
-    return kernels.module("residual_norm_triton") if kernels.available(x.device) else None
-
-
 def _shapes(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     out, total = (x.new_empty(x.shape) for _ in range(2))
     return out, total, x.new_empty(2, x.shape[0] * x.shape[1], dtype=torch.float32)
@@ -62,8 +57,8 @@ def _gradient_shapes(grad: Tensor, grad_sum: Tensor | None, total: Tensor, *_: A
 def _forward_on_gpu(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     (*mask, eps), made = rest, _shapes(x)
     drop = RowDrop(*mask)
-    if (triton := _triton(x)) is not None:
-        triton.forward(x.contiguous(), y.contiguous(), weight, bias, drop, eps, made)
+    if (kernel := kernels.module("residual_norm_triton", x.device)) is not None:
+        kernel.forward(x.contiguous(), y.contiguous(), weight, bias, drop, eps, made)
         return made
     total = x + _dropped(y, drop)
     out, mean, inverse = torch.native_layer_norm(total, weight.shape, weight, bias, eps)
@@ -76,8 +71,8 @@ def _backward_on_gpu(
     grad, drop = grad.contiguous(), RowDrop(*mask)
     grad_sum = None if grad_sum is None else grad_sum.contiguous()
     made = _gradient_shapes(grad, grad_sum, total)
-    if (triton := _triton(grad)) is not None:
-        triton.backward(grad, grad_sum, total, stats, weight, drop, made)
+    if (kernel := kernels.module("residual_norm_triton", grad.device)) is not None:
+        kernel.backward(grad, grad_sum, total, stats, weight, drop, made)
         return made
     mean, inverse = (part.view(*total.shape[:2], 1) for part in stats)
     all_three = [True, True, True]
