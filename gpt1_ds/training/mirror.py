@@ -14,10 +14,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpt1_ds.checkpoint import folders, manifest, store
 from gpt1_ds.checkpoint.manager import yield_to_training
@@ -35,6 +35,7 @@ from gpt1_ds.training import resume
 from gpt1_ds.training.claim import begins_anew
 from gpt1_ds.training.configuration import resolved
 
+T = TypeVar("T")
 KEY = "checkpoint.mirror"
 TRIES, PAUSE = 3, 2.0  # of one copy; seconds before the next try, twice as many before the one after
 POLL = 0.2  # seconds
@@ -104,19 +105,17 @@ class Mirror:
 
     def prepare(self) -> None:
         """What the store has and the run folder has not comes back. Raises UserError."""
-        done: Future[None] | None = None
-        if self._copies is not None and not begins_anew(self.config):  # else the store was asked before
-            done = ThreadPoolExecutor(1, "mirror").submit(_bring_back, self._copies, resolved(self.config))
-        self._wait(lambda: done is not None and not done.done())
-        self.groups.on_rank_0(lambda: None if done is None else done.result())
+
+        def bring_back(copies: Copies) -> None:
+            if not begins_anew(self.config):  # else the store was asked before
+                copies.check(resolved(self.config))
+                copies.bring_newest()
+
+        self._in_thread(bring_back)
 
     def replace(self, folder: Path, problem: str) -> Path | None:
         """Set a damaged checkpoint aside and bring its copy into its place; None where no whole one comes."""
-        done: Future[Path | None] | None = None
-        if self._copies is not None:
-            done = ThreadPoolExecutor(1, "mirror").submit(self._copies.replace, folder, problem)
-        self._wait(lambda: done is not None and not done.done())
-        return self.groups.on_rank_0(lambda: None if done is None else done.result())
+        return self._in_thread(lambda copies: copies.replace(folder, problem))
 
     def claim(self) -> None:
         """Write the configuration there, so that whoever may not write is told before the first step."""
@@ -135,6 +134,12 @@ class Mirror:
         if copies is not None:
             copies.report()
             folders.prune(copies.run_dir, copies.settings, copies.under_way)  # what was spared for its copy
+
+    def _in_thread(self, action: Callable[[Copies], T]) -> T | None:
+        """What `action` gives on rank 0, on every rank, all of which show meanwhile that they live."""
+        done = None if self._copies is None else ThreadPoolExecutor(1, "mirror").submit(action, self._copies)
+        self._wait(lambda: done is not None and not done.done())
+        return self.groups.on_rank_0(lambda: None if done is None else done.result())
 
     def _wait(self, is_waited_for: Callable[[], bool]) -> None:
         while self.groups.share(is_waited_for()):
@@ -393,11 +398,6 @@ class Copies:
                 content = self.place.read(name)
                 if not path.is_file() or path.stat().st_size < len(content):
                     write_atomic(path, content)
-
-
-def _bring_back(copies: Copies, config: Config) -> None:
-    copies.check(config)
-    copies.bring_newest()
 
 
 def _best_of(folder: Path) -> str:
