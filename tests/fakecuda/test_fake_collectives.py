@@ -23,9 +23,9 @@ from tools.layouts import LAYOUTS, RECIPE, Layout
 SEVERAL = [layout for layout in LAYOUTS if layout.ranks > 1]
 
 LARGE = Place(tensor=8, pipeline=8, data=8)
-ORIGIN = LARGE.ranks(tensor=0, data=0)  # a rank of each stage
-CORNER = LARGE.ranks(tensor=7, data=7)
-TENSOR, DATA = LARGE.ranks(pipeline=0, data=0), LARGE.ranks(tensor=0, pipeline=7)  # along the two other axes
+ORIGIN = LARGE.members(0, "pipeline")  # a rank of each stage
+CORNER = LARGE.members(63, "pipeline")
+TENSOR, DATA = LARGE.members(0, "tensor"), LARGE.members(448, "data")  # along the two other axes
 WORLD = 512
 RECIPE_OF_512 = [
     *("model.layers=8", "model.width=64", "model.heads=8", "model.context=16", "train.precision=bf16"),
