@@ -1,7 +1,8 @@
 """What a rank sends in a step, by the process group that carries it; tests/fakecuda compares the bytes.
 
     tensor      an all-reduce of a micro-batch's states after each sub-layer of a block, in each of its passes (Shoeybi
-                et al. 2019), one of the embedded tokens, one of the head's gradient, three numbers a token of the loss.
+                et al. 2019), one of the embedded tokens, one of the head's gradient, one of the gradient that each cross
+                attention has for the encoder's states, three numbers of the loss for each token that is predicted.
                 Sequence parallelism gathers and scatters instead, gathers once more in the backward pass (Korthikanti
                 et al. 2022), and adds up the gradients of parameters that are not cut.
     pipeline    a micro-batch's states and facts to the next stage, their gradient back; the gradients of
@@ -69,17 +70,22 @@ class Communication:
 
     def reductions(self, stage: Stage) -> tuple[Reductions, Reductions]:
         """Over the tensor-parallel ranks for one micro-batch, in its (forward, backward) pass."""
-        sequence, state = self.parallel.sequence, self.state
+        sequence, state, row = self.parallel.sequence, self.state, self.config.row
+        memory, last = (state * positions / row.fed for positions in (row.stacks[0], row.stacks[-1]))
         halves = 0.5 if sequence else 0.0
-        passes = sum((3 if layer.has("cross.q.weight") else 2) * layer.costs.part for layer in stage.body)
-        forward: Reductions = [(passes, state)]
-        backward: Reductions = [(passes * (1 + halves + self.recompute), state)]
+        crossing = [layer for layer in stage.body if layer.has("cross.q.weight")]
+        passes = sum((3 if layer in crossing else 2) * layer.costs.part for layer in stage.body)
+        forward: Reductions = [(passes, state), (halves * len(crossing), memory)]
+        backward: Reductions = [
+            (passes * (1 + halves + self.recompute), state),
+            (len(crossing) * (1 + halves * self.recompute), memory),
+        ]
         if stage.tokens:
             forward.append((1, state))
             backward.append((halves, state))
         if stage.head:
-            forward += [(halves, state), (LOSS_NUMBERS, 4 * self.tokens)]
-            backward.append((1 - halves, state))
+            forward += [(halves, last), (LOSS_NUMBERS, 4 * self.rows * row.predicted)]
+            backward.append((1 - halves, last))
         if sequence:
             backward += [(1, self.type * size) for size in stage.whole]
         return forward, backward

@@ -8,7 +8,7 @@ import pytest
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, load
-from gpt1_ds.plan.communication import overlaps
+from gpt1_ds.plan.communication import Communication, overlaps
 from gpt1_ds.plan.cost import Cost, all_reduce, cost, gather
 from gpt1_ds.plan.machine import PRESETS, Link, Speeds
 from gpt1_ds.plan.memory import LIVE_LIMIT
@@ -68,6 +68,20 @@ def test_tensor_parallel_bytes_by_hand() -> None:
     sequence = at(2, "parallel.tensor=2", "train.micro_batch=64", "parallel.sequence=true")
     assert sequence.tensor_bytes == (12 * 2 * 2 + 2 + 12 * 2 / 2 + 1 / 2) * state + loss + 2 * whole
     assert at(2, "parallel.tensor=2", "train.recompute=block").tensor_bytes > found.tensor_bytes
+
+
+def test_tensor_parallel_bytes_of_two_stacks_and_of_masked_tokens_by_hand() -> None:
+    """As the ranks of an engine send them, less four bytes of the norm."""
+    small = ["model.width=32", "model.context=32", "train.global_batch=2", "train.micro_batch=2", "parallel.tensor=2"]
+    two = ["model.kind=encoder_decoder", "model.norm=pre", "objective.kind=spans", "objective.sentinels=20"]
+    config = load([], [*small, *two])
+    source, target = (2 * 32 * 4 * positions for positions in config.row.stacks)
+    encoder, decoder, cross = 2 * 2 * 2 * source, 2 * 2 * 3 * target, 2 * source  # the gradient of what it reads
+    ends = source + target + target + 3 * 4 * 2 * config.row.predicted
+    assert Communication(config, 2).sent(stages(config, 500)[0]).tensor == encoder + decoder + cross + ends == 118976
+    masked = load([], [*small, "objective.kind=masked", "model.mask=bidirectional", "model.head=masked"])
+    assert masked.row.predicted == 5
+    assert Communication(masked, 2).sent(stages(masked, 500)[0]).tensor == 10 * source + 3 * 4 * 2 * 5 == 82040
 
 
 def test_pipeline_bytes_by_hand() -> None:
