@@ -10,7 +10,8 @@
     data        gradients, and the weights that ZeRO gathers; parts of matrices and sums of an optimizer, to a stage
 
 An all-reduce of B bytes among n ranks sends 2 (n - 1) / n x B, as rings do, a gather or a scatter half of it. Left out:
-a step's scalars (loss, norm, flags) and the padding of what is cut into equal parts, together less than 1 KB.
+a step's scalars (loss, norm, flags) and the padding of what is cut into equal parts, together less than 1 KB; and the
+tables of relative positions, 1 or 2 KB that go from stage to stage with the states of every micro-batch.
 """
 
 from __future__ import annotations
