@@ -1,8 +1,8 @@
 """What a rank sends in a step, by the process group that carries it; tests/fakecuda compares the bytes.
 
     tensor      an all-reduce of a micro-batch's states after each sub-layer of a block, in each of its passes (Shoeybi
-                et al. 2019), one of the embedded tokens, one of the head's gradient, one of the gradient that each cross
-                attention has for the encoder's states, three numbers of the loss for each token that is predicted.
+                et al. 2019), one of the embedded tokens, one of the head's gradient, one of the gradient that each
+                cross attention has for the encoder's states, three numbers of the loss for each predicted token.
                 Sequence parallelism gathers and scatters instead, gathers once more in the backward pass (Korthikanti
                 et al. 2022), and adds up the gradients of parameters that are not cut.
     pipeline    a micro-batch's states and facts to the next stage, their gradient back; the gradients of
