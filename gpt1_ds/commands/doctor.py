@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError
-from gpt1_ds.common.files import this_node
+from gpt1_ds.common.files import explain, this_node
 from gpt1_ds.common.versions import installed
 from gpt1_ds.diagnostics.report import Ledger, Record, Report, read_report, report_name, verdict
 from gpt1_ds.launcher import libraries
@@ -187,7 +187,8 @@ def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
         return list(check())
     except Exception as error:
-        return [("problem", f"{check.__name__.strip('_')}: {type(error).__name__}: {error}")]
+        told = explain(error) if isinstance(error, OSError) else None
+        return [("problem", f"{check.__name__.strip('_')}: {told or f'{type(error).__name__}: {error}'}")]
 
 
 def _packages() -> Iterator[Finding]:

@@ -67,6 +67,8 @@ _OF_NODE = {  # faults that another node may not have
 def explain(error: OSError) -> UserError | None:
     """The one-line form of an error of the operating system: UserError for what a person can fix, WorldError for what
     may pass, NodeError where it may be this node's alone; None for the others."""
+    if error.errno is None and isinstance(error.__cause__, OSError):  # a library's own words for it
+        return explain(error.__cause__)
     number, name = error.errno or 0, error.filename
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         name = error.filename2 or name  # of two, what was written
@@ -82,6 +84,8 @@ def explain(error: OSError) -> UserError | None:
         return NodeError(this_node(), f"{subject}{_OF_NODE[number]} (on {this_node()})")
     if number == errno.ENOENT and _is_nowhere():
         return UserError("the current folder was deleted; change to one that is there (cd)")
+    if number == errno.ENOENT and str(error.strerror).startswith("No usable temporary directory"):  # tempfile's words
+        return WorldError(f"TMPDIR: {error.strerror}; free some space, or export TMPDIR=...")
     return None
 
 

@@ -33,8 +33,8 @@ ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
 
 @cache
 def folder() -> Path:
-    """This process's folder. Raises LaunchError where TMPDIR is too long and there is no other place, WorldError where
-    nothing can be written."""
+    """This process's folder. Raises LaunchError where TMPDIR is too long and there is no other place, FileNotFoundError
+    where nothing can be written."""
     place = _place()
     _sweep(place)
     while True:
@@ -53,10 +53,7 @@ def folder() -> Path:
 
 
 def _place() -> str:
-    try:
-        wanted = tempfile.gettempdir()
-    except FileNotFoundError as error:
-        raise WorldError(f"TMPDIR: {error.strerror}; free some space, or export TMPDIR=...") from None
+    wanted = tempfile.gettempdir()
     for place in (wanted, *ELSEWHERE):
         if len(os.fsencode(place)) <= LONGEST and os.access(place, os.W_OK | os.X_OK):
             return place

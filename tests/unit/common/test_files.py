@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,20 @@ def test_system_errors_are_explained() -> None:
     assert str(explained) == "a file: this process has as many files open as it may; raise the limit (`ulimit -n`)"
     explained = explain(OSError(errno.EROFS, "", "/ro/.tok.03a88c3d.tmp/model"))
     assert str(explained) == "/ro/tok/model: read-only file system; choose a place you may write to"
+
+
+def test_no_place_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose disk is read-only: libraries ask for one while they are imported."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    with pytest.raises(FileNotFoundError) as caught:
+        tempfile.gettempdir()
+    told = str(explain(caught.value))
+    assert told.startswith("TMPDIR: No usable temporary directory found in ["), told
+    assert told.endswith("; free some space, or export TMPDIR=...")
+    library = OSError("Matplotlib requires access to a writable cache directory")
+    library.__cause__ = caught.value
+    assert str(explain(library)) == told
 
 
 def test_what_is_closed_is_named_with_its_owner(anybody: Path) -> None:
