@@ -20,7 +20,7 @@ from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, read_jsonl, why_diverged
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, load_recorded
-from gpt1_ds.scaling.tables import DIVERGED
+from gpt1_ds.scaling.tables import DIVERGED, WAITING, read_table
 from gpt1_ds.slurm.tries import newest_step
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.training import claim, resume
@@ -155,9 +155,13 @@ class Sweep(ABC):
         yield from self.others_results()
 
     def others_results(self) -> Iterator[str]:
-        """Yields why the results in the folder would be lost: no cell of this study has run, so they are another's."""
+        """Yields why the results in the folder would be lost: no cell of this study has run, so they are another's. The
+        table that a study writes before its first cell has none: cells that wait, and simple rules, which have no seed.
+        """
         file = self.folder / "results.csv"
-        if file.exists() and not any(trial.run_dir.path.exists() for trial in self.trials):
+        if not file.exists() or any(trial.run_dir.path.exists() for trial in self.trials):
+            return
+        if any(row.text("seed") and row.text("outcome") != WAITING for row in read_table(file, ["seed"])):
             yield (
                 f"{file}: holds the results of another study of this name, of whose cells this one has none; give this "
                 "one another name, or move that file away"

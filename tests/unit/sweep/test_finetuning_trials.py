@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.files import write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.data.build import build
+from gpt1_ds.report.study_results import read_study_results, write_csv
 from gpt1_ds.sweep.finetuning_study import Comparison, FinetuningStudy, StudyTask
-from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, check_tasks
+from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, check_tasks, write_controls
 from gpt1_ds.tasks.base import hash_examples
 from gpt1_ds.tasks.reading import read_task
 from tests.helpers.finetuning_trials import FILE, planned
@@ -107,6 +109,17 @@ def test_the_tasks_files_are_read_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "dev.csv").unlink()
     with pytest.raises(UserError, match="has no dev file"):
         sweep.check()
+
+
+def test_a_study_that_was_killed_before_its_first_cell_runs_again(tmp_path: Path) -> None:
+    """The scores of simple rules, which it writes at its start, were taken for the results of another study."""
+    sweep = with_files(tmp_path)
+    sweep.folder.mkdir(parents=True)
+    write_json(RunDir(sweep.folder).study, sweep.describe())
+    write_controls(sweep)
+    write_csv(read_study_results(sweep.folder), sweep.folder / "results.csv")
+    assert ",majority,," in (sweep.folder / "results.csv").read_text()
+    sweep.check()
 
 
 def test_a_finished_cell_of_another_configuration_is_refused(tmp_path: Path) -> None:

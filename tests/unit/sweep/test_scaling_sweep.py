@@ -85,6 +85,14 @@ def test_a_cell_that_was_taken_out_is_told(tmp_path: Path, capsys: pytest.Captur
     assert f"its tables leave out 1 run, of which this study has no cell: {trials[0]}; add" in capsys.readouterr().err
 
 
+def test_a_study_that_was_killed_before_its_first_cell_runs_again(tmp_path: Path) -> None:
+    """Its table of cells that wait was taken for the results of another study."""
+    sweep = ScalingSweep(read(tmp_path), small(tmp_path), find_machine("cpu"))
+    sweep.folder.mkdir(parents=True)
+    collect(sweep)
+    sweep.check_configurations()
+
+
 def test_a_table_has_no_loss_beside_numbers_of_another_configuration(tmp_path: Path) -> None:
     """`collect` and `status` with a changed study or other keys told N, D or rates that its cells did not run with."""
 
