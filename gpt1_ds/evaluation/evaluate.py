@@ -35,7 +35,7 @@ from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.base import Task, hash_examples
-from gpt1_ds.tasks.metrics import control_scores
+from gpt1_ds.tasks.metrics import check_libraries, control_scores
 from gpt1_ds.tasks.probe_scores import shown_score
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import class_names
@@ -211,6 +211,7 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[Task
     if task is None or (head is None and not task.in_text):
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
+    check_libraries(data.task)
     check_memory(checkpoint, facts, config.model, head)
     scorer = make_scorer(config, data, checkpoint / "tokenizer", groups)
     _check(task, scorer.task, checkpoint)

@@ -42,7 +42,7 @@ from gpt1_ds.sweep.study_file import refuse_keys
 from gpt1_ds.sweep.trial import TAKEN_KEYS, TRAINING_KEYS, Sweep, Trial, tracked
 from gpt1_ds.tasks.base import ControlAnswers, Task, hash_examples
 from gpt1_ds.tasks.encoding import fitted, symbol_roles
-from gpt1_ds.tasks.metrics import control_scores
+from gpt1_ds.tasks.metrics import check_libraries, control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import first_metric
 from gpt1_ds.tracking.record import of_run, read_entries
@@ -187,6 +187,7 @@ def check_tasks(
             if section is None:
                 raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
             tasks[task.name] = read_task(section).task, section
+            check_libraries(tasks[task.name][0])
         except UserError as error:
             told = (problem.removeprefix("command line: ") for problem in error.problems)
             problems += [f"{study.name}: {task.name}: {problem}" for problem in told]

@@ -12,6 +12,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.token_metrics import of_sums, parts
 from gpt1_ds.tasks.token_rows import TokenRows
+from gpt1_ds.tasks.written_text import LIBRARY_OF
 
 FOLDER = "predictions"  # of a run folder
+LIBRARIES = ("sklearn", "scipy")  # of the scores of classes and numbers
 
 
 def submission_name(task: str, split: str, ending: str = "tsv") -> str:
@@ -75,6 +78,15 @@ def write_submission(
     lines += [f"{name}\t{task.in_words(found)}" for name, found in zip(ids, predictions.tolist(), strict=True)]
     write_atomic(path, "\n".join(lines) + "\n")
     return path
+
+
+def check_libraries(task: Task) -> None:
+    """What scores `task` is installed: training would end at the first scores. Raises DataError."""
+    of_answers = [LIBRARY_OF[metric] for metric in task.metrics if metric in LIBRARY_OF]
+    needed = of_answers if task.reads_tokens or task.writes_text else LIBRARIES
+    if missing := sorted({name for name in needed if find_spec(name) is None}):
+        names = " and ".join(missing).replace("sklearn", "scikit-learn")
+        raise DataError(f"{task.name}: its scores need {names}; pip install 'gpt1-ds[finetune]'")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 
 ROUGE = ("rouge1", "rouge2", "rougeLsum")
+LIBRARY_OF = {"bleu": "sacrebleu", **dict.fromkeys(ROUGE, "rouge_score")}  # as it is imported
 BLEU_ORDERS = 4
 
 

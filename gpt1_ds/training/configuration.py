@@ -220,6 +220,7 @@ def check_task(config: Config) -> TaskData:
     """The task's examples. Raises DataError or ConfigError, once for all ranks."""
     from gpt1_ds.tasks.batches import batches_per_epoch
     from gpt1_ds.tasks.encoding import fitted, length_limit
+    from gpt1_ds.tasks.metrics import check_libraries
     from gpt1_ds.tasks.mixture import epoch_examples
     from gpt1_ds.tasks.reading import read_task
     from gpt1_ds.tasks.text import text_limits
@@ -227,6 +228,7 @@ def check_task(config: Config) -> TaskData:
     assert config.task is not None, "finetune_config checks it"
     limit = length_limit(config.task, config.model.context)
     data = read_task(config.task)
+    check_libraries(data.task)
     task, smoothing = fitted(data.task, config.task, config.model), config.task.label_smoothing
     if config.task.form == "text":
         text_limits(task, config.task, load_tokenizer(task_tokenizer(config)), limit, config.model.stacks)

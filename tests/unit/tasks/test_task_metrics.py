@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpt1_ds.config.task import Kind
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
 from gpt1_ds.tasks.kinds import KINDS, Classification
-from gpt1_ds.tasks.metrics import measure, read_submission, score, submission_name, write_submission
+from gpt1_ds.tasks.metrics import check_libraries, measure, read_submission, score, submission_name, write_submission
 from gpt1_ds.tasks.registry import SPECS
 from tests.helpers.words import WordTokenizer
 
@@ -128,6 +129,30 @@ def test_without_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DataError, match=r"pip install 'gpt1-ds\[finetune\]'"):
         measure("accuracy", GOLD, PREDICTED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metrics", "missing", "named"),
+    [
+        ("classification", ("accuracy",), ["sklearn", "scipy"], "scipy and scikit-learn"),
+        ("regression", ("pearson",), ["scipy"], "scipy"),
+        (
+            "generation",
+            ("exact_match", "bleu", "rouge1", "rouge2"),
+            ["sacrebleu", "rouge_score"],
+            "rouge_score and sacrebleu",
+        ),
+        ("generation", ("exact_match", "f1"), ["sklearn", "scipy", "sacrebleu", "rouge_score"], ""),
+    ],
+)
+def test_each_metric_names_its_library(
+    kind: Kind, metrics: tuple[str, ...], missing: list[str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_libraries(task(kind, metrics=metrics))
+    for library in missing:
+        monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(DataError, match=f"its scores need ({named}); pip install") if named else nullcontext():
+        check_libraries(task(kind, metrics=metrics))
 
 
 def test_glues_file_names() -> None:

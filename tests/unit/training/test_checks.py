@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pydoc_data.topics
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,6 +234,16 @@ def test_of_fine_tuning_too(
     assert dry == run
     assert len(dry) == 1
     assert says in dry[0]
+
+
+def test_what_scores_a_task_is_asked_for_before_it_is_trained(
+    world: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The run trained an epoch, and ended at its scores, with nothing saved."""
+    task = small_tasks.make_task(Path("task"), "single", train=24, dev=6)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    dry, run = refusals("finetune", [*finetuning.TRAINING, *task, f"checkpoint.init_from={world['source']}"], capfd)
+    assert dry == run == ["gpt1-ds: table: its scores need scikit-learn; pip install 'gpt1-ds[finetune]'"]
 
 
 def test_a_missing_checkpoint_hides_no_other_mistake(capfd: pytest.CaptureFixture[str]) -> None:
