@@ -79,6 +79,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    Path.cwd()  # in a folder that was deleted MKL would end the process when torch is first used
     ConfigError.raise_all(shared.unusable("--out", options.out))
     if options.gpu:
         return check_gpus(Path(options.out) if options.out else None)

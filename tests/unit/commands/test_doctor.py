@@ -183,3 +183,15 @@ def test_without_time_the_last_ranks_do_not_start(tmp_path: Path, monkeypatch: p
     assert doctor.prove(load(), 1, tmp_path / "gpu-check.json", limit=-1) == 2
     found = read_report(tmp_path / "gpu-check.json")
     assert (found.failing, found.not_reached) == ([], ["a step twice, deterministic"])
+
+
+def test_in_a_folder_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """MKL ended the process, with a line about a library that cannot be loaded."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert main(["doctor"]) == 2
+    assert capfd.readouterr() == ("", "gpt1-ds: the current folder was deleted; change to one that is there (cd)\n")
