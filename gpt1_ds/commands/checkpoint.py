@@ -7,6 +7,7 @@ import argparse
 import itertools
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.commands import parser as shared
@@ -84,7 +85,7 @@ def push(repository: Repository, folder: Path, options: argparse.Namespace) -> N
     visible = "as it is" if repository.exists else "public" if options.public else "private"
     print("\n".join(hub.listed(folder)), flush=True)
     hidden = "" if repository.exists or options.public else " --private"
-    stays = f"{folder} stays; `hf upload {repository.name} {folder}{hidden}` sends it later"
+    stays = f"{folder} stays; `hf upload {repository.name} {quote(str(folder))}{hidden}` sends it later"
     if not options.yes and _asked(f"Upload to {repository.name} ({visible})? [y/N] ").lower() not in ("y", "yes"):
         raise UserError(f"--push-to-hub {repository.name}: not uploaded: not confirmed (--yes does); {stays}")
     try:
@@ -236,10 +237,11 @@ def _import(options: argparse.Namespace) -> int:
     for remark in remarks:
         print(f"{options.source}: {remark}")
     if found.classifier is not None:
-        print(f"{options.out}: a fine-tuned checkpoint; try it: gpt1-ds predict --checkpoint {options.out} TEXT...")
+        way_on = f"gpt1-ds predict --checkpoint {quote(options.out)} TEXT..."
+        print(f"{options.out}: a fine-tuned checkpoint; try it: {way_on}")
         return 0
-    print(f"{options.out}: a checkpoint; continue with it: ", end="")
-    print(f"gpt1-ds pretrain checkpoint.init_from={options.out} data.path=...")
+    way_on = f"gpt1-ds pretrain {quote(f'checkpoint.init_from={options.out}')} data.path=..."
+    print(f"{options.out}: a checkpoint; continue with it: {way_on}")
     return 0
 
 

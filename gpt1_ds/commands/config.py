@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpt1_ds.commands.parser import Command, Group
@@ -117,7 +118,9 @@ def _refuse_studies(names: Iterable[str]) -> None:
     for name in names:
         path = find_file(name)
         if found := STUDIES.keys() & read_mapping(path).keys():
-            raise UserError(f"{name}: is the file of a study, {path}; `gpt1-ds {STUDIES[found.pop()]} {name}` reads it")
+            raise UserError(
+                f"{name}: is the file of a study, {path}; `gpt1-ds {STUDIES[found.pop()]} {quote(name)}` reads it"
+            )
 
 
 COMMAND = Group(

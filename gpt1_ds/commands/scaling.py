@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.commands import parser as shared
@@ -272,7 +273,7 @@ def _submit(options: argparse.Namespace) -> int:
     numbers, lines = arrays.start(sweep, jobs, last, after_trial, options.dry_run)
     print(*lines, sep="\n")
     if numbers:
-        print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={sweep.study.name}")
+        print(f"watch it:  gpt1-ds scaling status {quote(options.study)}; squeue --name={sweep.study.name}")
     return 0
 
 

@@ -73,7 +73,7 @@ def _submit(options: argparse.Namespace) -> int:
     if own.parsable:
         print(job)
         return 0
-    run = planned.run_dir.path
+    run = shlex.quote(str(planned.run_dir.path))
     print(f"job {job}: {planned.run_dir.slurm.resolve()}/{job}.out")
     print(f"watch it:                  gpt1-ds slurm status {run}")
     if options.what in submit.TRAINING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 OUT = "data"  # the folder in which presets look
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}  # ours -> those of the hub
@@ -211,5 +212,5 @@ def way_to(path: str | Path, task: str = "") -> str:
         return ""
     if task and task.removesuffix("_text") not in found.name:  # the same data, answered in words
         return f"; {path.name} is called like the folder of {found.name}: does task.name={task} fit?"
-    out = "" if str(path.parent) == OUT else f" --out {path.parent}"
+    out = "" if str(path.parent) == OUT else f" --out {quote(str(path.parent))}"
     return f"; gpt1-ds data fetch {found.name}{out} makes it"

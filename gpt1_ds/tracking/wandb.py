@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, Literal
 
 from gpt1_ds.common import log
@@ -129,7 +130,7 @@ class WandbSegment:
             run = self._init("offline")
             self.say(
                 f"W&B cannot be reached ({error_line(error)}): this segment is written offline; "
-                f"gpt1-ds tracking sync {self.folder} uploads it"
+                f"gpt1-ds tracking sync {quote(str(self.folder))} uploads it"
             )
             return run
 
@@ -185,7 +186,8 @@ class WandbSegment:
         try:
             self.run.finish(exit_code=int(failed))
         except TimeoutError:
-            self.say(f"W&B has not taken everything in time; gpt1-ds tracking sync {self.folder} uploads the rest")
+            rest = f"gpt1-ds tracking sync {quote(str(self.folder))} uploads the rest"
+            self.say(f"W&B has not taken everything in time; {rest}")
             return
         if online:
             file.with_suffix(".wandb.synced").touch()  # `tracking sync` passes it over

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from gpt1_ds.checkpoint import folders, manifest, store
@@ -189,9 +190,10 @@ class Copies:
         here, _ = resume.newest_whole(self.run_dir)
         for newest in store.whole(self.place.names())[-1:]:
             if here is None or (manifest.step_of(here) or 0) < (manifest.step_of(Path(newest)) or 0):
+                way_out = f"gpt1-ds checkpoint fetch {quote(str(self.place))} --out NEW_FOLDER"
                 raise CheckpointError(
                     f"{self.place}: holds {newest}, which is newer than what is whole in {self.run_dir.path}; bring it "
-                    f"back with gpt1-ds checkpoint fetch {self.place} --out NEW_FOLDER, or copy to another address"
+                    f"back with {way_out}, or copy to another address"
                 )
         for folder in folders.steps_in(self.run_dir.checkpoints)[::-1]:
             if self._copy(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
@@ -44,7 +45,7 @@ class Restorer:
         if state.best is None or state.best.step == state.step:
             return
         folder, last = self.run_dir.checkpoint(state.best.step), self.run_dir.checkpoint(state.step)
-        way_out = f"put it back and run again to score it, or score the last one: gpt1-ds evaluate {last}"
+        way_out = f"put it back and run again to score it, or score the last one: gpt1-ds evaluate {quote(str(last))}"
         if not self.engine.groups.on_rank_0(folder.is_dir):
             raise TrainingError(f"{folder}: the best checkpoint is gone; {way_out}")
         try:

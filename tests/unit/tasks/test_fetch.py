@@ -198,6 +198,7 @@ def test_a_folder_that_is_missing_is_named_with_the_command_that_makes_it() -> N
         read_task(TaskConfig(name="rte", path="data/rte"))
     assert way_to("data/sst2_sentences") == "; gpt1-ds data fetch sst2_sentences makes it"
     assert way_to("/a/b/blimp") == "; gpt1-ds data fetch blimp --out /a/b makes it"
+    assert way_to("/my tasks/blimp") == "; gpt1-ds data fetch blimp --out '/my tasks' makes it", "for a shell"
     assert way_to("reviews") == ""
     assert way_to("data/snli", "nli") == way_to("data/snli"), "which reads it"
     (glue,) = (one for one in SETS.values() if one.name == "glue/cola")
