@@ -117,6 +117,7 @@ def test_what_a_person_can_mend_arrives_as_such() -> None:
         launch.run(f"{HERE}:misbehave", ("user", 1), 2)
 
 
+@pytest.mark.slow
 def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
     marks = tmp_path / "pids"
     code = f"from gpt1_ds.launcher import launch; launch.run('{HERE}:wait_for_ever', ({str(marks)!r},), 2)"
@@ -130,6 +131,7 @@ def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
+@pytest.mark.slow
 def test_no_loopback_is_one_line_below_a_long_tmpdir(tmp_path: Path) -> None:
     """The ranks are started all the same; then they find no address to meet at."""
     long = tmp_path / ("x" * 100)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tools.random_layouts import draw, run
 
 
@@ -13,6 +15,7 @@ def test_a_case_is_a_function_of_the_seed_and_its_number() -> None:
     assert len({case.words for case in cases}) == len(cases)
 
 
+@pytest.mark.slow
 def test_a_case_equals_one_process(span_data: Path) -> None:
     cases = (draw(0, number) for number in range(100))
     case = next(case for case in cases if case.layout.ranks == 2 and "objective.kind=prefix" in case.words)

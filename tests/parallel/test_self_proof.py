@@ -68,7 +68,7 @@ def prove_determinism(_: Config) -> list[Record]:
     return [Record("a step twice, deterministic", True, 0, 0)]
 
 
-@pytest.mark.parametrize(("how", "limit"), [("killed", 300), ("hangs", 25)])
+@pytest.mark.parametrize(("how", "limit"), [("killed", 300), pytest.param("hangs", 25, marks=pytest.mark.slow)])
 def test_what_ends_in_the_midst_leaves_what_it_found(
     how: str, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,12 +7,15 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tools import runs
 from tools.runs import Background
 
 STEPS = 70  # a window has 50
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_named(tiny_data: Path, tmp_path: Path) -> None:
     """Rank 1 is stopped for most of the time, several times in each of its steps."""
     words = [f"data.path={tiny_data}", f"train.steps={STEPS}", "train.log_every=5", "train.eval_every=0"]

@@ -108,6 +108,7 @@ def test_texts_that_are_cut_are_counted(fine_tuned: Runs, in_folder: Path, capsy
     assert re.search(r"^2 of 3 examples are longer than \d+ tokens and cut$", err, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_slow_pipe_is_answered_at_once(fine_tuned: Runs) -> None:
     process = subprocess.Popen(
         command(fine_tuned("single")), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
@@ -128,6 +129,7 @@ def test_a_slow_pipe_is_answered_at_once(fine_tuned: Runs) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_bad_line_ends_it_after_those_before(fine_tuned: Runs, tmp_path: Path) -> None:
     good = "a\tb\n" * 300
     done = predict(fine_tuned("pair"), good + "no tab\n" + good, "--output", str(tmp_path / "out"))
@@ -174,6 +176,7 @@ def test_inspect_says_what_it_was_fine_tuned_on(fine_tuned: Runs, capsys: pytest
     assert "fine-tuned on table, choice\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_left_quietly(fine_tuned: Runs, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("a list of names\n" * 20_000)
     words = command(fine_tuned("single"), "--input", str(tmp_path / "lines"))
@@ -267,6 +270,7 @@ def test_evaluate_takes_the_runs_eval_json_and_data_that_moved(fine_tuned: Runs,
     assert "control/bag of words/table" in (copy / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_evaluate_says_a_line_a_split(fine_tuned: Runs, program: Callable[..., subprocess.CompletedProcess]) -> None:
     run = fine_tuned("single")
     done = program("evaluate", "--checkpoint", str(run), "--nproc", "2", "--out", "e.json", "optimizer.name=adam2018")

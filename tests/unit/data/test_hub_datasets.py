@@ -64,6 +64,7 @@ def shards(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.*") if path.suffix in (".bin", ".idx")}
 
 
+@pytest.mark.slow
 def test_a_dataset_by_name_gives_the_bytes_of_text(
     hub: HubServer, run: Build, tokenizer_folder: Path, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_dataset_by_name_gives_the_bytes_of_text(
     assert all(SHA in line for line in hub.asked if ".parquet" in line)
 
 
+@pytest.mark.slow
 def test_a_resumed_build_reads_only_what_is_missing(hub: HubServer, run: Build, tmp_path: Path) -> None:
     hub.missing.add(PARTS[1])
     assert "hf:org/books: shard 1 cannot be read" in one_line(run("hf:org/books --workers 1")[0])
@@ -94,6 +96,7 @@ def built(done: list[tuple[int, str]]) -> bool:
     return code == 0 and said.endswith(LEFT_OUT)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_said_in_one_line(hub: HubServer, run: Build) -> None:
     said = {
         "hf:org/nothing": "hf:org/nothing: Dataset 'org/nothing' doesn't exist",
@@ -115,6 +118,7 @@ def test_what_cannot_be_read_is_said_in_one_line(hub: HubServer, run: Build) -> 
     assert code == 0, said_then
 
 
+@pytest.mark.slow
 def test_offline_the_cache_alone_is_read(hub: HubServer, run: Build, tmp_path: Path) -> None:
     line = one_line(run("hf:org/books", HF_HUB_OFFLINE="1")[0])
     assert "HF_HUB_OFFLINE is set, and the dataset is not in the cache" in line

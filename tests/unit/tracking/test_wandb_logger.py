@@ -101,6 +101,7 @@ def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "W&B" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_frozen_service_costs_one_line(
     tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
