@@ -50,9 +50,9 @@ Conclude = Callable[[Workload, Engine, TrainingState, RunDir], None]
 def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> Outcome:
     """Train on this rank until the run is done or asked to stop; how it ended. Raises UserError and TrainingError.
 
-    Whose the folder is, is asked where more is known each time: `locked_run_dir` locks it and moves aside what the run
-    replaces, the mirror may bring a newer checkpoint of the same run, and `_prepare` compares keys again with the
-    vocabulary that the data have, and writes config.yaml, which then goes to the mirror.
+    The folder is claimed in three steps, because each knows more than the one before. `locked_run_dir` locks it and
+    moves aside what the run replaces. The mirror may bring a newer checkpoint of the same run. `_prepare` compares the
+    keys again, now with the vocabulary of the data, and writes config.yaml, which then goes to the mirror.
     """
     run_dir = run_folder(config)
     with (
