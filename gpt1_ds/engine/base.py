@@ -34,54 +34,58 @@ TotalLoss = Callable[[], tuple[Tensor, int]]  # a sum and its divisor, which giv
 
 
 class StepOutcome:
-    """The loss and the norm of one step after another. All ranks call its methods together."""
+    """Reads the loss and the gradient norm of one step after another from the device, both in one read: before the
+    update where the host decides about it, else after. All ranks call its methods together.
+    """
 
     def __init__(self, total_loss: TotalLoss, loss_scale: Callable[[], float]) -> None:
         self._total_loss, self._loss_scale = total_loss, loss_scale
-        self.rejects: Rejects | None = None  # updates to skip
-        self._decides = False
-        self._read: tuple[float, float] | None = None  # of this step, where its update has been decided
+        self.rejects: Rejects | None = None  # says which updates are skipped; None: those whose norm is not finite
+        self._reads_before = False
+        self._read: tuple[float, float] | None = None  # (loss, norm) of this step if they were read before its update
 
     @property
-    def judge(self) -> Callable[[Tensor], Tensor] | None:
-        """Returns what decides about an update of ZeRO 0; None where a norm that is finite is enough."""
-        return self.decide if self.rejects is not None else None
+    def judge_if_any(self) -> Callable[[Tensor], Tensor] | None:
+        """Returns `judge`, or None where an update may be applied whenever its norm is finite."""
+        return self.judge if self.rejects is not None else None
 
-    def decide_before(self, optimizer: Any) -> None:
-        """Reads loss and norm before every update of this DeepSpeed optimizer, from now on."""
-        if not self._decides:
-            judge_updates(optimizer, self.decide)
-        self._decides = True
+    def read_before_updates(self, optimizer: Any) -> None:
+        """Makes this DeepSpeed optimizer call `judge` before every update, from now on."""
+        if not self._reads_before:
+            judge_updates(optimizer, self.judge)
+        self._reads_before = True
 
-    def decide(self, scaled_norm: Tensor) -> Tensor:
-        """Returns the norm on the host, INVALID to skip the update. The step's loss is read with it, so that this is
-        the step's one wait for the device.
+    def judge(self, scaled_norm: Tensor) -> Tensor:
+        """Returns the norm on the host, or INVALID to skip the update. The loss is read in the same transfer, so the
+        host waits for the device once in a step.
         """
-        total, parts = self._total_loss()
+        total, count = self._total_loss()
         loss, norm = read_scalars(total, scaled_norm)
         unscaled = norm / self._loss_scale()
         if not 0 <= unscaled < float("inf"):
             unscaled = float("inf")
-        elif self.rejects is not None and self.rejects(loss / parts, unscaled):
+        elif self.rejects is not None and self.rejects(loss / count, unscaled):
             norm, unscaled = INVALID, float("inf")
-        self._read = loss / parts, unscaled
+        self._read = loss / count, unscaled
         return torch.tensor(norm, dtype=scaled_norm.dtype)
 
-    def after(self, norm: Tensor | float, mean_loss: Tensor | None = None) -> tuple[float, float]:
-        """Returns (loss, norm) after the update. `norm` and `mean_loss` (where all ranks have it already) are read
-        where nothing had to be decided before.
+    def after_update(self, norm: Tensor | float, mean_loss: Tensor | None = None) -> tuple[float, float]:
+        """Returns (loss, norm) of the step. If `judge` has not read them before the update, `norm` is read now, with
+        `mean_loss` where all ranks have it already.
         """
         if self._read is None:
-            total, parts = self._total_loss() if mean_loss is None else (mean_loss, 1)
+            total, count = self._total_loss() if mean_loss is None else (mean_loss, 1)
             loss, norm = read_scalars(total, norm)
-            return loss / parts, norm
-        found, self._read = self._read, None
-        return found
+            return loss / count, norm
+        loss_and_norm, self._read = self._read, None
+        return loss_and_norm
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What the first layer reads, the facts of its rows int64 [B, F] last, and what the loss reads."""
+    """One micro-batch of B rows: what the first layer reads (last of it the facts of the rows, int64 [B, F]), and what
+    the loss reads.
+    """
 
     inputs: tuple[Tensor, ...]
     labels: tuple[Tensor, ...]
@@ -93,7 +97,7 @@ class MicroBatch:
         return cls(inputs, labels)
 
     def filled(self, tensors: Iterator[Tensor]) -> MicroBatch:
-        """With the next ones in the place of its own."""
+        """Returns a micro-batch of the same structure with the next tensors of the iterator."""
         return MicroBatch(*(tuple(islice(tensors, len(part))) for part in (self.inputs, self.labels)))
 
     @property
@@ -132,7 +136,7 @@ class Engine(ABC):
     deepspeed: DeepSpeedEngine
     progress: Callable[[str], None] = staticmethod(unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
-    loss: Loss  # also has what it said besides of the last step or evaluation
+    loss: Loss  # also has the scores and measures of the last step or evaluation
     objective: Objective
     architecture: Architecture
     graphs: GraphedPasses | None = None  # of micro-batches; a pipeline has none
@@ -167,10 +171,10 @@ class Engine(ABC):
         were not finite. All ranks must return the same.
         """
         self.outcome.rejects = rejects
-        self.outcome.decide_before(self.deepspeed.optimizer)
+        self.outcome.read_before_updates(self.deepspeed.optimizer)
 
     def send(self, batches: Sequence[MicroBatch]) -> Arriving:
-        """Begin to copy the micro-batches of a step to the device; `step` takes what arrives. Any thread."""
+        """Starts to copy the micro-batches of a step to the device, from any thread; `step` takes what this returns."""
         arrival = self.sender.send([tensor for batch in batches for tensor in batch.tensors])
 
         def arriving() -> list[MicroBatch]:
@@ -203,7 +207,7 @@ class Engine(ABC):
 
     def _result(self, norm: Tensor | float, loss: Tensor | None = None) -> StepResult:
         """After the update; `loss` where all ranks have the mean already."""
-        mean, norm = self.outcome.after(norm, loss)
+        mean, norm = self.outcome.after_update(norm, loss)
         applied = bool(self.deepspeed.was_step_applied()) and norm != float("inf")
         if not applied:
             self.optimizer.recount()

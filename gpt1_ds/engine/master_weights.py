@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from gpt1_ds.architecture.layer import Matrices
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.muon import Muon
-from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
+from gpt1_ds.engine.ranges import FlatContents, LocalRange, ShardRange, StageSums, WholeParameter
 from gpt1_ds.engine.transfer import keep_on_host, kept_bytes
 from gpt1_ds.engine.whole_parameters import FACTORS, WholeParameters
 from gpt1_ds.model import names
@@ -32,8 +32,8 @@ SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # st
 
 @dataclass(frozen=True)
 class Fragment:
-    """Elements [offset, offset + len(master)) of this rank's flattened part of one parameter. All tensors are 1-D fp32
-    views; `moments`, one number for each element, and `factors`, one for each row or column of the whole parameter, are
+    """Elements [offset, offset + len(master)) of this rank's flattened shard of one parameter. All tensors are 1-D fp32
+    views. `moments` (one number for each element) and `factors` (one for each row or column of the whole parameter) are
     empty before the first update.
     """
 
@@ -45,7 +45,9 @@ class Fragment:
 
     @property
     def saved(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of it, by kind; the first part of a parameter brings the factors, which all have."""
+        """What a checkpoint holds of it, by kind. Every fragment has the factors of its whole parameter; they are saved
+        with the first one.
+        """
         first = self.info.start == self.offset == 0
         return {"master": self.master, **self.moments, **(self.factors if first else {})}
 
@@ -80,7 +82,7 @@ def fragments(engine: Engine) -> list[Fragment]:
 
 
 def kept_whole(engine: Engine) -> list[Parameter]:
-    """The weights of which this rank keeps all of its tensor-parallel part: under ZeRO 3 the small ones."""
+    """The weights of which this rank keeps its whole tensor-parallel shard: under ZeRO 3 the small ones."""
     return [one for one in engine.module.parameters() if getattr(one, "ds_persist", True)]  # set under ZeRO 3 only
 
 
@@ -145,8 +147,8 @@ def make_moments(engine: Engine, updates: int) -> None:
 
 
 def connect_optimizer(engine: Engine) -> None:
-    """Tell the optimizer which of its tensors hold weights of several stages, and one that looks at whole parameters
-    which parts of them this rank holds.
+    """Sets which flat tensors of the optimizer hold weights that several stages share. Muon, LAMB and Adafactor, which
+    look at whole parameters, also learn which ranges of them lie on this rank.
     """
     optimizer = engine.optimizer
     if engine.device.type == "cpu":
@@ -154,29 +156,30 @@ def connect_optimizer(engine: Engine) -> None:
         optimizer.shared = {flat for flat, held in _flats(engine) if any(info.name in several for info in held)}
     if not isinstance(optimizer, (Muon, WholeParameters)):
         return
-    flats = {flat: [_whole(engine, info) for info in held] for flat, held in _flats(engine)}
-    wholes = {whole.info.name: whole for held in flats.values() for whole in held}
-    parts: dict[Tensor, list[Placed]] = {flat: [] for flat in flats}
+    parameters = {flat: [_whole(engine, info) for info in infos] for flat, infos in _flats(engine)}
+    by_name = {whole.info.name: whole for several in parameters.values() for whole in several}
+    ranges: dict[Tensor, list[LocalRange]] = {flat: [] for flat in parameters}
     for piece in _pieces(engine):
-        part, counted = Part(piece.info, piece.offset, piece.count), _is_counted(engine, piece.info)
         if piece.count:
-            parts[piece.flat].append(Placed(part, wholes[piece.info.name], piece.start, counted, engine.device))
-    connected = {flat: Flat(held, parts[flat]) for flat, held in flats.items()}
-    optimizer.connect(connected, Sums(engine.groups.stage_group, _copies(engine)))
+            shard_range = ShardRange(piece.info, piece.offset, piece.count)
+            whole, counted = by_name[piece.info.name], _is_counted(engine, piece.info)
+            ranges[piece.flat].append(LocalRange(shard_range, whole, piece.start, counted, engine.device))
+    contents = {flat: FlatContents(several, ranges[flat]) for flat, several in parameters.items()}
+    optimizer.connect(contents, StageSums(engine.groups.stage_group, _copies(engine)))
 
 
-def _whole(engine: Engine, info: ParameterInfo) -> Whole:
-    """A parameter with the matrices that it is made of: a bias is made of vectors like its weight of matrices, and
-    relative positions have a table for each stack.
+def _whole(engine: Engine, info: ParameterInfo) -> WholeParameter:
+    """Returns a parameter with the matrices that it is made of. A fused bias has as many vectors as its weight has
+    matrices; relative positions have one table for each stack.
     """
     if len(info.shape) > 2:
-        return Whole(info, Matrices(math.prod(info.shape[:-2]), info.shape[-2]))
+        return WholeParameter(info, Matrices(math.prod(info.shape[:-2]), info.shape[-2]))
     weight = engine.architecture.parameters.get(info.name.replace(".bias", ".weight"))
-    return Whole(info, (weight and weight.matrices) or Matrices())
+    return WholeParameter(info, (weight and weight.matrices) or Matrices())
 
 
 def _copies(engine: Engine) -> list[tuple[ProcessGroup, set[str]]]:
-    """What several pipeline stages hold: with each group of ranks that hold the same, the canonical names."""
+    """Returns the parameters that several pipeline stages hold: the ranks that hold the same of them, and the names."""
     copies: dict[ProcessGroup, set[str]] = {}
     for parameter, group in engine.tied_weights:
         copies.setdefault(group, set()).add(names.info(parameter).name)
@@ -233,7 +236,7 @@ def publish(engine: Engine) -> None:
 
 
 def _flats(engine: Engine) -> Iterator[tuple[Tensor, list[ParameterInfo]]]:
-    """Every tensor that the optimizer updates, with the parameters of which it holds a part on this rank or others."""
+    """Yields every flat tensor of the optimizer, with the parameters that it holds on any rank of the stage."""
     optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
     groups: Iterable[tuple[list[Parameter], Tensor]]
     if stage == 0:

@@ -63,7 +63,7 @@ class DenseEngine(Engine):
             self.loss.scores.extend(scores)
             self.progress("update")
             if self.zero == 0 and last:
-                norm = clip_gradients(self.module, self.groups, self.clip, self.optimizer, self.outcome.judge)
+                norm = clip_gradients(self.module, self.groups, self.clip, self.optimizer, self.outcome.judge_if_any)
             self.deepspeed.step()
         if self.zero:
             norm = self.deepspeed.get_global_grad_norm()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from gpt1_ds.architecture.layer import Matrices, Parameter
 from gpt1_ds.engine.muon import Muon
-from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
 from gpt1_ds.engine.process_groups import connect_alone
+from gpt1_ds.engine.ranges import FlatContents, LocalRange, ShardRange, StageSums, WholeParameter
 from gpt1_ds.engine.whole_parameters import WholeParameters
 from gpt1_ds.model.names import ParameterInfo
 
@@ -38,12 +38,13 @@ class Weights(nn.Module):
 
 def connected(optimizer: Rule, module: nn.Module) -> Rule:
     """The optimizer, once it knows that this process holds all of the weights."""
-    flats = {}
+    contents = {}
     for name, one in module.named_parameters():
-        whole = Whole(one.info, FUSED.get(name) or WEIGHTS[name][1] or Matrices())  # type: ignore[attr-defined]
-        part = Placed(Part(one.info, 0, one.numel()), whole, 0, True, one.device)  # type: ignore[attr-defined]
-        flats[one] = Flat([whole], [part])
-    optimizer.connect(flats, Sums(connect_alone()))  # type: ignore[arg-type]
+        info: ParameterInfo = one.info  # type: ignore[assignment]
+        whole = WholeParameter(info, FUSED.get(name) or WEIGHTS[name][1] or Matrices())
+        local = LocalRange(ShardRange(info, 0, one.numel()), whole, 0, True, one.device)
+        contents[one] = FlatContents([whole], [local])
+    optimizer.connect(contents, StageSums(connect_alone()))  # type: ignore[arg-type]
     return optimizer
 
 

@@ -67,7 +67,7 @@ def _spare_reads(optimizer: Any, outcome: StepOutcome) -> None:
         spare_stage_3_reads(optimizer)
     if reads_norm(optimizer):
         optimizer.check_overflow = _nothing
-        outcome.decide_before(optimizer)
+        outcome.read_before_updates(optimizer)
 
 
 def _nothing(partition_gradients: bool = True) -> None:

@@ -13,7 +13,7 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import Matrices
 from gpt1_ds.config import load
 from gpt1_ds.config.sections import OptimizerConfig
-from gpt1_ds.engine.muon import Muon, direction, orthogonal, owners
+from gpt1_ds.engine.muon import Muon, assign_owners, orthogonalise, update_direction
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.model.names import ParameterInfo
 from tests.helpers.optimizers import WEIGHTS, Weights, connected, give_gradients, split
@@ -41,10 +41,10 @@ def by_singular_values(matrix: Tensor) -> Tensor:
 def test_newton_schulz_maps_singular_values_and_nothing_else(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     matrix = torch.randn(shape)
-    found = orthogonal(matrix)
+    found = orthogonalise(matrix)
     assert torch.allclose(found.double(), by_singular_values(matrix), atol=1e-5)
     assert torch.linalg.svdvals(found).sub(1).abs().max() < 0.5
-    assert orthogonal(torch.zeros(shape)).abs().max() == 0
+    assert orthogonalise(torch.zeros(shape)).abs().max() == 0
 
 
 def test_updates_are_those_of_the_definition() -> None:
@@ -112,16 +112,16 @@ def test_fused_matrices_are_orthogonal_by_themselves() -> None:
     whole = torch.randn(24, 8)
     scaled = whole.view(2, 3, 4, 8).clone()
     scaled[:, 1] *= 1000.0  # keys
-    one, other = (direction(weight.reshape(24, 8), Matrices(3, 4)).view(2, 3, 4, 8) for weight in (whole, scaled))
-    assert torch.allclose(one, other, atol=1e-5), "their size does not matter, nor to queries and values"
+    plain, large = (update_direction(weight.reshape(24, 8), Matrices(3, 4)) for weight in (whole, scaled))
+    assert torch.allclose(plain, large, atol=1e-5), "their size does not matter, nor to queries and values"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 5])
 def test_owners_share_the_work(ranks: int) -> None:
     weights = [one for one in architecture(load([], ["model.layers=8"]).model, 500).parameters.values() if one.matrices]
     infos = [ParameterInfo.whole(one) for one in weights]
-    found = owners(infos, ranks)
-    assert found == owners(reversed(infos), ranks), "whatever order they are in"
+    found = assign_owners(infos, ranks)
+    assert found == assign_owners(reversed(infos), ranks), "whatever order they are in"
     work = [0] * ranks
     for one in weights:
         work[found[one.name]] += one.shape[0] * one.shape[1] * min(one.shape)
