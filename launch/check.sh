@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Inside an allocation, for `gpt1-ds slurm check`: bash check.sh FOLDER WORD...
 # First the health of every node; where they have GPUs then the self-proof on all of them, which leaves its report in
-# FOLDER. The words are what `slurm prove` is told.
+# FOLDER. The arguments are those of `slurm prove`.
 # shellcheck source=launch/env.sh
 . "$(dirname "$0")/env.sh"
 check "$1"

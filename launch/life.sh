@@ -1,5 +1,5 @@
 # Sourced by env.sh: a run's life as jobs. What decides is `python -P -m gpt1_ds slurm begin|end|verdict`; this file only
-# starts processes and passes words on, next.sh starts the next job.
+# starts processes and passes arguments on, next.sh starts the next job.
 # shellcheck shell=bash disable=SC2154
 
 train() { # VERB WORD...: from the allocation to the job's exit code

@@ -28,8 +28,9 @@ HEAD = """# Configuration
 
 Written by `python tools/config_reference.py` from the comments in `gpt1_ds/config/`; do not edit it.
 
-`-c FILE` names a YAML file or a shipped preset, any number of times; later ones win, and `key=value` words win over all
-of them. `--print-config` shows what comes out. Token and step counts take `10B`, `500M`, `1e9` and `1_000_000`.
+`-c FILE` names a YAML file or a shipped preset, any number of times; later ones win, and `key=value` arguments win
+over all of them. `--print-config` shows what comes out. Token and step counts take `10B`, `500M`, `1e9` and
+`1_000_000`.
 """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpt1_ds.commands.parser import Command, Group, Parser
 
-# The words before the cursor, and what the shell is told, per shell. In between, the scripts are the same.
+# The arguments before the cursor, and what the shell offers, per shell. In between, the scripts are the same.
 BEGINNINGS = {
     "bash": """# Load it with: source <(gpt1-ds completion bash)
 _gpt1_ds() {

@@ -61,8 +61,8 @@ def _show_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", action="append", default=[], metavar="FILE", help="another way to name one (default: none)"
     )
-    words = f"{NAMES}; the last of several wins, and key=value words over all of them"
-    parser.add_argument("text", nargs="*", metavar="NAME", help=words)
+    order = f"{NAMES}; the last of several wins, and key=value arguments over all of them"
+    parser.add_argument("text", nargs="*", metavar="NAME", help=order)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -96,12 +96,12 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _read(names: Sequence[str], overrides: Sequence[str] = ()) -> Config:
-    """The configuration that names and words make; of one run its own. Raises UserError."""
+    """The configuration that names and overrides make; of one run its own. Raises UserError."""
     from gpt1_ds.config import load, load_recorded
 
     runs = [name for name in names if Path(name).is_dir()]
     if runs and (len(names) > 1 or overrides):
-        raise UserError(f"{runs[0]}: is the folder of a run, which is shown as it was: leave the other words out")
+        raise UserError(f"{runs[0]}: is the folder of a run, which is shown as it was: leave the other arguments out")
     if runs:
         recorded = RunDir(Path(runs[0])).config
         if not recorded.is_file():
@@ -128,7 +128,7 @@ COMMAND = Group(
     "presets and keys",
     (
         Command("ls", "the shipped presets, a line each", _ls, _words),
-        Command("show", "what a preset, files and key=value words make, or what a run had", _show, _show_options),
+        Command("show", "what a preset, files and key=value arguments make, or what a run had", _show, _show_options),
         Command("keys", "keys with their defaults, values and meanings", _keys, _words),
         Command("diff", "the keys in which two presets, files or runs differ", _diff, _diff_options),
     ),

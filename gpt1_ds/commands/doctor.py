@@ -188,8 +188,8 @@ def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
         return list(check())
     except Exception as error:
-        told = explain(error) if isinstance(error, OSError) else None
-        return [("problem", f"{check.__name__.strip('_')}: {told or f'{type(error).__name__}: {error}'}")]
+        explained = explain(error) if isinstance(error, OSError) else None
+        return [("problem", f"{check.__name__.strip('_')}: {explained or f'{type(error).__name__}: {error}'}")]
 
 
 def _packages() -> Iterator[Finding]:
@@ -272,7 +272,7 @@ def _allocator() -> Finding:
         return "note", f"memory: LD_PRELOAD={preloaded}; nothing was found to be faster than glibc as set here"
     if platform.libc_ver()[0] != "glibc":
         return "note", "memory: not glibc, which training tells to keep freed memory: steps may be slower"
-    return "ok", "memory: glibc, told to keep what is freed (as fast as tcmalloc and jemalloc when measured)"
+    return "ok", "memory: glibc, set to keep what is freed (as fast as tcmalloc and jemalloc when measured)"
 
 
 def _backends() -> Iterator[Finding]:

@@ -47,8 +47,8 @@ def make(options: argparse.Namespace, configure: Configure, check: Callable[[Con
     if options.nproc is None and launch.world(None) > 1:
         raise LaunchError("--sweep starts the ranks of its runs: call the program once, with --nproc")
 
-    def configured(words: Sequence[str]) -> Config:
-        return _fitted(configure(options.config, [*options.overrides, *words]), options.nproc or 1)
+    def configured(arguments: Sequence[str]) -> Config:
+        return _fitted(configure(options.config, [*options.overrides, *arguments]), options.nproc or 1)
 
     sweep = make_key_sweep(options.sweep, configured, options.nproc, options.jobs)
     sweep.check()

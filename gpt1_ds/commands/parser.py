@@ -27,13 +27,13 @@ ALIASES = {  # an option, and what the same is called elsewhere
     "--text": ("--prompt",),
     "--query": ("--text", "--prompt"),
 }
-LISTS = ("overrides", "text")  # options that take the words that belong to no other option
+LISTS = ("overrides", "text")  # options that take the arguments that belong to no other option
 
 
 class Parser(argparse.ArgumentParser):
     """Wrong usage is one line, a UserError, with what was probably meant."""
 
-    given: Sequence[str] = ()  # the words that are being parsed
+    given: Sequence[str] = ()  # the arguments that are being parsed
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         self.given = list(args or ())
@@ -42,8 +42,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """An option that is missing is mostly one that is there with a slip of the pen."""
         known = [name for name in self._option_string_actions if name.startswith("--")]
-        for word in self.given if "required" in message else ():
-            name = word.partition("=")[0]
+        for argument in self.given if "required" in message else ():
+            name = argument.partition("=")[0]
             if name.startswith("--") and not any(one.startswith(name) for one in known):
                 close = _close_option(name, known)
                 meant = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
@@ -60,22 +60,22 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def _names(self, action: argparse.Action) -> str:
-        """What to say of a word that is like none: those of a group or a list; the many commands have a help page."""
+        """What to say of a name that is like none: those of a group or a list; the many commands have a help page."""
         many = isinstance(action, argparse._SubParsersAction)
         names = str(action.metavar).split("|") if many else [*map(str, action.choices or ())]
         return f"choose {', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else f"see {self.prog} --help"
 
 
 def _close_option(name: str, known: Sequence[str]) -> list[str]:
-    """The option that `name` is a slip of, if any: likeness is of the words, as all options begin with dashes."""
-    words = {option.lstrip("-"): option for option in known}
-    return [words[word] for word in difflib.get_close_matches(name.lstrip("-"), words, 1)]
+    """The option that `name` is a slip of, if any; compared without the dashes, which all options begin with."""
+    options = {option.lstrip("-"): option for option in known}
+    return [options[bare] for bare in difflib.get_close_matches(name.lstrip("-"), options, 1)]
 
 
 @dataclass(frozen=True)
 class Command:
     """`run` gets the options and returns the exit code. A hidden command works, but help and completion omit it. One
-    that passes words on takes options of others, too: `parser.given` has all its words.
+    that passes arguments on takes options of others, too: `parser.given` has all its arguments.
     """
 
     name: str
@@ -87,8 +87,8 @@ class Command:
 
     def add_to(self, parsers: Subparsers, listed: bool = False) -> None:
         """Add the command; argparse names it in the help where it is `listed`."""
-        told: dict[str, Any] = {"help": self.help} if listed else {}
-        parser = parsers.add_parser(self.name, description=self.help, **told)
+        listing: dict[str, Any] = {"help": self.help} if listed else {}
+        parser = parsers.add_parser(self.name, description=self.help, **listing)
         self.add_options(parser)
         _add_aliases(parser)
         parser.set_defaults(command=self.run, parser=parser, passes_on=self.passes_on)
@@ -123,58 +123,58 @@ class Group:
 Members: TypeAlias = Sequence[Command | Group]  # of the program
 
 
-def joined(members: Members, words: Sequence[str]) -> Sequence[str]:
-    """`words` with the name of a command of two words, `finetune study`, as one."""
+def joined(members: Members, arguments: Sequence[str]) -> Sequence[str]:
+    """The arguments with a name of two words, `finetune study`, as one."""
     names = (member.name.split() for member in members)
-    long = next((name for name in names if len(name) > 1 and list(words[: len(name)]) == name), [])
-    return [" ".join(long), *words[len(long) :]] if long else words
+    long = next((name for name in names if len(name) > 1 and list(arguments[: len(name)]) == name), [])
+    return [" ".join(long), *arguments[len(long) :]] if long else arguments
 
 
-def parse_words(members: Members, words: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(members: Members, arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command line of the program that has these commands. Raises UserError for wrong usage."""
     whole = Parser("gpt1-ds")
     commands = whole.add_subparsers(prog="gpt1-ds", required=True, metavar="COMMAND")
     for member in members:
         member.add_to(commands)
     options: argparse.Namespace
-    options, rest = whole.parse_known_args(joined(members, words))
-    place_arguments(options, rest, words)
+    options, rest = whole.parse_known_args(joined(members, arguments))
+    place_arguments(options, rest, arguments)
     return options
 
 
 def place_arguments(options: argparse.Namespace, rest: Sequence[str], arguments: Sequence[str]) -> None:
-    """Put the words of `arguments` where they belong: argparse leaves in `rest` those that follow an option. The first
-    one is the checkpoint of a command that needs one, unless --checkpoint names it.
+    """Put positional arguments where they belong: argparse leaves in `rest` those that follow an option. The first one
+    is the checkpoint of a command that needs one, unless --checkpoint names it.
 
-    Raises UserError for words and options that the command does not take, and for a missing checkpoint.
+    Raises UserError for arguments that the command does not take, and for a missing checkpoint.
     """
     if options.passes_on:
         return
     command, first = options.parser.prog, getattr(options, "first", None)
     found = next((name for name in LISTS if hasattr(options, name)), None)
-    words = [word for word in (first, *(getattr(options, found) if found else ())) if word is not None]
+    positional = [one for one in (first, *(getattr(options, found) if found else ())) if one is not None]
     problems = []
-    for word in rest:
-        if word.startswith("-"):
-            problems.append(f"{word}: {_right_form(word, arguments, options)}")
+    for argument in rest:
+        if argument.startswith("-"):
+            problems.append(f"{argument}: {_right_form(argument, arguments, options)}")
         else:
-            words.append(word)
+            positional.append(argument)
     if not problems and hasattr(options, "checkpoint") and options.checkpoint is None:
-        if not words:
+        if not positional:
             raise UserError(f"{command}: name a checkpoint, a run folder for example: CKPT or --checkpoint CKPT")
-        options.checkpoint = words.pop(0)
+        options.checkpoint = positional.pop(0)
     if found:
-        setattr(options, found, words)
-    elif words and not problems:
-        problems.append(f"{' '.join(words)}: {command} takes no such word; see {command} --help")
+        setattr(options, found, positional)
+    elif positional and not problems:
+        problems.append(f"{' '.join(positional)}: {command} takes no such argument; see {command} --help")
     UserError.raise_all(problems)
 
 
-def _right_form(word: str, arguments: Sequence[str], options: argparse.Namespace) -> str:
-    """What to write in the place of `word`, an option that the command does not have."""
-    key, equals, value = word.lstrip("-").partition("=")
+def _right_form(argument: str, arguments: Sequence[str], options: argparse.Namespace) -> str:
+    """What to write in the place of `argument`, an option that the command does not have."""
+    key, equals, value = argument.lstrip("-").partition("=")
     if not equals:
-        following = arguments[arguments.index(word) + 1 :]
+        following = arguments[arguments.index(argument) + 1 :]
         value = following[0] if following and not following[0].startswith("-") else "VALUE"
     takes_keys = hasattr(options, "overrides")
     if "." in key and takes_keys:
@@ -197,13 +197,13 @@ CKPT = "a checkpoint folder, or a run folder: its best where it keeps one, else 
 
 
 def checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Adds what every command takes that reads a checkpoint, before its other words."""
+    """Adds what every command takes that reads a checkpoint, before its other arguments."""
     parser.add_argument("first", nargs="?", metavar="CKPT", help=CKPT)
-    parser.add_argument("--checkpoint", metavar="CKPT", help="another way to name CKPT (default: the first word)")
+    parser.add_argument("--checkpoint", metavar="CKPT", help="another way to name CKPT (default: the first argument)")
 
 
 def configuration(parser: argparse.ArgumentParser) -> None:
-    """Adds what every command takes that is told a configuration."""
+    """Adds what every command takes that reads a configuration."""
     parser.add_argument("-c", "--config", action="append", default=[], metavar="FILE", help=FILES)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="configuration keys, like model.layers=12")
     parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # DeepSpeed's launcher passes it
@@ -271,8 +271,7 @@ def train(options: argparse.Namespace, config: Config, plan: Callable[[Start], I
     is_text = start.config.task is None
     target = "pretraining:pretrain" if is_text else "finetuning:finetune"
     given = start.resolved if is_text else start.config
-    told = (options.nproc, start.run_dir, options.restarts)
-    code = restarts.start(f"gpt1_ds.training.{target}", given, *told)
+    code = restarts.start(f"gpt1_ds.training.{target}", given, options.nproc, start.run_dir, options.restarts)
     from gpt1_ds.report.profile_page import update_profile  # which loads what draws
 
     update_profile(start.config)
@@ -280,7 +279,7 @@ def train(options: argparse.Namespace, config: Config, plan: Callable[[Start], I
 
 
 def study(parser: argparse.ArgumentParser, example: str) -> None:
-    """Adds what the commands take that work on a study, which is named before their other words."""
+    """Adds what the commands take that work on a study, which is named before their other arguments."""
     parser.add_argument("study", metavar="STUDY", help=f"YAML file or shipped preset, like {example}")
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="key=value", help="configuration keys of every cell"

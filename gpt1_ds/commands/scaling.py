@@ -126,8 +126,8 @@ def _predict(options: argparse.Namespace) -> int:
         flops=_number("--flops", options.flops),
         target=options.target_loss,
     )
-    told = predict_with(read_fit(file), question)
-    print(json.dumps(told, indent=2) if options.json else "\n".join(describe_answer(told)))
+    answer = predict_with(read_fit(file), question)
+    print(json.dumps(answer, indent=2) if options.json else "\n".join(describe_answer(answer)))
     return 0
 
 
@@ -153,29 +153,29 @@ def describe_fit(record: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"warning: {line}" for line in record["warnings"])
 
 
-def describe_answer(told: Mapping[str, Any]) -> Iterator[str]:
+def describe_answer(answer: Mapping[str, Any]) -> Iterator[str]:
     """Lines for a person."""
-    if "optimal" in told:
-        best = told["optimal"]
+    if "optimal" in answer:
+        best = answer["optimal"]
         yield f"compute-optimal for C = {best['flops']:.4g} FLOPs (C = 6ND), fresh tokens:"
         yield f"  N {_count(best['n'])}"
         yield f"  D {_count(best['d'])}"
-    if "tokens_for_target" in told:
-        target = told["tokens_for_target"]
+    if "tokens_for_target" in answer:
+        target = answer["tokens_for_target"]
         tokens = "no number of them" if target["value"] is None else _count(target)
         yield f"fresh tokens for N = {count(target['n'] or 0)} to reach {target['target']:.4g}: {tokens}"
-    if "loss" in told:
-        where = f"N = {count(told['n'])}, D = {count(told['d'])}"
-        if told["u"] < told["d"]:
-            where += f", U = {count(told['u'])} ({told['d'] / told['u']:.3g} epochs)"
-        interval = _interval(told["loss"]["interval"], ".4f")
-        yield f"loss at {where}: {told['loss']['value']:.4f}{interval} nats per token"
-        factors = told["extrapolation"]
+    if "loss" in answer:
+        where = f"N = {count(answer['n'])}, D = {count(answer['d'])}"
+        if answer["u"] < answer["d"]:
+            where += f", U = {count(answer['u'])} ({answer['d'] / answer['u']:.3g} epochs)"
+        interval = _interval(answer["loss"]["interval"], ".4f")
+        yield f"loss at {where}: {answer['loss']['value']:.4f}{interval} nats per token"
+        factors = answer["extrapolation"]
         n, d, flops = (f"{factors[name]:.3g}x" for name in ("n", "d", "flops"))
         yield f"extrapolation: N {n}, D {d}, C {flops} of what was fitted (1x: inside it)"
-    if "epoch" in told:
-        yield from _describe_epoch(told["epoch"])
-    yield from (f"warning: {line}" for line in told["warnings"])
+    if "epoch" in answer:
+        yield from _describe_epoch(answer["epoch"])
+    yield from (f"warning: {line}" for line in answer["warnings"])
 
 
 def _describe_epoch(epoch: Mapping[str, Any]) -> Iterator[str]:
@@ -278,13 +278,13 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def collecting(sweep: ScalingSweep, study: str, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the words of the program for the job after the arrays of a study, which also fits its law, and for a task
-    of an array at its end.
+    """Returns the arguments of the program for the job after the arrays of a study, which also fits its law, and for a
+    task of an array at its end.
     """
-    words = ["scaling", "collect", study]
+    arguments = ["scaling", "collect", study]
     one_node = sweep.trials[0].config.slurm.nodes == 1  # the last job has one node
-    last = [*words, *(["--missing"] if one_node else []), *(["--fit"] if sweep.has_law else []), *overrides]
-    return last, [*words, "--growing", *overrides]
+    last = [*arguments, *(["--missing"] if one_node else []), *(["--fit"] if sweep.has_law else []), *overrides]
+    return last, [*arguments, "--growing", *overrides]
 
 
 def _status(options: argparse.Namespace) -> int:

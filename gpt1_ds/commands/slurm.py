@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import finetune, key_sweep, pretrain, scaling, slurm_job
 from gpt1_ds.commands import parser as shared
-from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, parse_words
+from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, parse_arguments
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError
 from gpt1_ds.common.files import naming, scratch_folder
 from gpt1_ds.common.rundir import RunDir
@@ -28,7 +28,7 @@ MINUTES = {False: 5, True: 15}  # of a check's allocation, without and with GPUs
 
 
 def _submit_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="COMMAND", help="pretrain, finetune, or any other, with its words")
+    parser.add_argument("what", metavar="COMMAND", help="pretrain, finetune, or any other, with its arguments")
     shared.configuration(parser)
     _own_options(parser)
 
@@ -44,24 +44,24 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
 
 
 def passed_on(options: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
-    """(the options of `slurm submit` itself, the words of the job's command)"""
+    """(the options of `slurm submit` itself, the arguments of the job's command)"""
     parser = Parser("gpt1-ds slurm submit", add_help=False, allow_abbrev=False)
     _own_options(parser)
-    own, words = parser.parse_known_args(options.parser.given)
-    words.remove(options.what)
-    return own, [options.what, *words]
+    own, arguments = parser.parse_known_args(options.parser.given)
+    arguments.remove(options.what)
+    return own, [options.what, *arguments]
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from gpt1_ds.config.validate import secret_words
+    from gpt1_ds.config.validate import secret_arguments
     from gpt1_ds.slurm import submit
 
-    own, words = passed_on(options)
-    ConfigError.raise_all(secret_words(words))
-    sweep, last, after_trial = _sweep_of(options.program, words, own)
+    own, arguments = passed_on(options)
+    ConfigError.raise_all(secret_arguments(arguments))
+    sweep, last, after_trial = _sweep_of(options.program, arguments, own)
     if sweep is not None:
         return _submit_cells(sweep, last, after_trial, own)
-    planned, config = slurm_job.planned(options.program, words, own.after)
+    planned, config = slurm_job.planned(options.program, arguments, own.after)
     if own.dry_run:
         for name, text in planned.files.items():
             print(f"# {planned.place / name}\n{text.rstrip()}\n")
@@ -84,43 +84,43 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def _sweep_of(
-    members: Members, words: Sequence[str], own: argparse.Namespace
+    members: Members, arguments: Sequence[str], own: argparse.Namespace
 ) -> tuple[Sweep | None, list[str], list[str]]:
-    """(the sweep of a command line of the program, the words that collect it, those of a task when its cell has ended);
-    None for one that is no sweep.
+    """(the sweep of a command line of the program, the arguments that collect it, those of a task when its cell has
+    ended); None for one that is no sweep.
     """
     from gpt1_ds.sweep.scaling_sweep import read_sweep
     from gpt1_ds.training.configuration import check_task, finetune_config
 
-    told = [f"slurm.after=[{','.join(own.after)}]"] if own.after else []
-    if list(words[:2]) == ["scaling", "run"]:
-        asked = parse_words(members, words)
-        sweep = read_sweep(asked.study, [*asked.overrides, *told], prepare=not own.dry_run)
+    after_keys = [f"slurm.after=[{','.join(own.after)}]"] if own.after else []
+    if list(arguments[:2]) == ["scaling", "run"]:
+        asked = parse_arguments(members, arguments)
+        sweep = read_sweep(asked.study, [*asked.overrides, *after_keys], prepare=not own.dry_run)
         return sweep, *scaling.collecting(sweep, asked.study, asked.overrides)
-    command = joined(members, words)[0]
+    command = joined(members, arguments)[0]
     if command not in ("pretrain", "finetune", STUDY):
         return None, [], []
-    asked = parse_words(members, words)
-    asked.overrides = [*asked.overrides, *told]
+    asked = parse_arguments(members, arguments)
+    asked.overrides = [*asked.overrides, *after_keys]
     if command == STUDY:
-        return *_of_study(asked, list(words), own), []
+        return *_of_study(asked, list(arguments), own), []
     if not key_sweep.is_asked(asked):
         return None, [], []
     parts = (finetune_config, check_task) if command == "finetune" else pretrain.swept(own.dry_run)
-    return key_sweep.make(asked, *parts), list(words), []
+    return key_sweep.make(asked, *parts), list(arguments), []
 
 
-def _of_study(asked: argparse.Namespace, words: list[str], own: argparse.Namespace) -> tuple[Sweep, list[str]]:
+def _of_study(asked: argparse.Namespace, arguments: list[str], own: argparse.Namespace) -> tuple[Sweep, list[str]]:
     """The models of a study, whose last job submits the cells; their last job writes the page."""
     from gpt1_ds.sweep.pretraining_trials import PretrainingSweep
 
     sweep = finetune.next_sweep(asked, make=not own.dry_run)
     if not isinstance(sweep, PretrainingSweep):
-        return sweep, words
+        return sweep, arguments
     if own.stage > 1:
         left = ", ".join(map(str, sweep.left))
         raise LaunchError(f"{sweep.folder}: were not trained: {left}; their jobs' output says why; submit it again")
-    return sweep, ["slurm", "submit", *words, "--stage", "2"]
+    return sweep, ["slurm", "submit", *arguments, "--stage", "2"]
 
 
 def _submit_cells(sweep: Sweep, last: Sequence[str], after_trial: Sequence[str], own: argparse.Namespace) -> int:
@@ -152,7 +152,7 @@ def _check(options: argparse.Namespace) -> int:
     """What the site says, then an allocation for some minutes, and the checks in it."""
     from gpt1_ds.config import load
     from gpt1_ds.slurm.site import assumptions
-    from gpt1_ds.slurm.status import read_proof, words
+    from gpt1_ds.slurm.status import proof_arguments, read_proof
     from gpt1_ds.slurm.submit import environment, sbatch_options, scripts
 
     ConfigError.raise_all(shared.unusable("--out", options.out))
@@ -173,7 +173,7 @@ def _check(options: argparse.Namespace) -> int:
             with naming(place / name):
                 (place / name).write_text(text, encoding="utf-8")
         command = ["salloc", "--quiet", f"--time={minutes}", *passed, "bash", str(place / "check.sh"), str(place)]
-        code = subprocess.run([*command, *words(config)], env=environment(), check=False).returncode
+        code = subprocess.run([*command, *proof_arguments(config)], env=environment(), check=False).returncode
         proof = read_proof(place, config.slurm.gpus, code)
     if proof is None:
         return code

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import parser as shared
-from gpt1_ds.commands.parser import Command, Members, joined, parse_words
+from gpt1_ds.commands.parser import Command, Members, joined, parse_arguments
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
@@ -44,7 +44,7 @@ def _chain_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _command_line(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
 
 def _begin_options(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +54,13 @@ def _begin_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _begin(options: argparse.Namespace) -> int:
-    """Check what the job's ranks will be told, note the try, print the run folder; after a fault of the world, print
+    """Check what the job's ranks will be given, note the try, print the run folder; after a fault of the world, print
     what follows instead.
     """
     from gpt1_ds.training.checks import Start
 
     start: Start | None = None
-    command, *arguments = options.words
+    command, *arguments = options.arguments
     try:
         with contextlib.redirect_stdout(sys.stderr):
             start = Start(job_config(command, *_split(arguments), options.world), options.world)
@@ -111,23 +111,23 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     return config
 
 
-def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tuple[JobSubmission, Config]:
+def planned(members: Members, arguments: Sequence[str], after: Sequence[str]) -> tuple[JobSubmission, Config]:
     """What to submit for a command line of the program, and the configuration of its job. Raises UserError for what the
     command itself would refuse at once.
     """
     from gpt1_ds.config import load
     from gpt1_ds.slurm import submit
 
-    told = [f"slurm.after=[{','.join(after)}]"] if after else []
-    command = words[0]
-    if command in submit.TRAINING and joined(members, words)[0] == command:
-        asked = parse_words(members, words)
+    after_keys = [f"slurm.after=[{','.join(after)}]"] if after else []
+    command = arguments[0]
+    if command in submit.TRAINING and joined(members, arguments)[0] == command:
+        asked = parse_arguments(members, arguments)
         if asked.sweep or asked.print_config or asked.nproc is not None or asked.restarts:
             raise UserError(
                 f"slurm submit {command}: a job is one run, on the ranks of slurm.*; leave --nproc, --sweep out, and "
                 "write slurm.restarts=N for --restarts"
             )
-        overrides = [*asked.overrides, *told]
+        overrides = [*asked.overrides, *after_keys]
         try:
             config = job_config(command, asked.config, overrides)
         except CheckpointError:  # which an earlier job may make
@@ -138,29 +138,29 @@ def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tup
         return submit.prepare(command, config), config
     if command in ("slurm", "guide", "completion"):
         raise UserError(f"slurm submit {command}: computes nothing; run it here")
-    words, files, overrides = _without_job_keys(members, words)
-    config = load(files, [*overrides, *told])
+    arguments, files, overrides = _without_job_keys(members, arguments)
+    config = load(files, [*overrides, *after_keys])
     if config.slurm.nodes > 1:
         raise ConfigError(f"slurm.nodes={config.slurm.nodes}: {command} runs on one node; leave it out")
     if config.slurm.spare_nodes:
         spares = f"slurm.spare_nodes={config.slurm.spare_nodes}"
         raise ConfigError(f"{spares}: {command} has no ranks that begin again; leave it out")
-    if hasattr(parse_words(members, words), "nproc") and "--nproc" not in words and config.slurm.ranks > 1:
-        words = [*words, "--nproc", str(config.slurm.ranks)]
-    return submit.prepare_command(words, config), config
+    if hasattr(parse_arguments(members, arguments), "nproc") and "--nproc" not in arguments and config.slurm.ranks > 1:
+        arguments = [*arguments, "--nproc", str(config.slurm.ranks)]
+    return submit.prepare_command(arguments, config), config
 
 
-def _without_job_keys(members: Members, words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """(the words that the command itself is given, files and keys of its job): keys of `slurm` and `run` are the job's,
-    and so are files. A command that reads a configuration is given the files and the keys of `run`, too.
+def _without_job_keys(members: Members, arguments: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """(the arguments that the command itself is given, files and keys of its job): keys of `slurm` and `run` are the
+    job's, and so are files. A command that reads a configuration is given the files and the keys of `run`, too.
     """
-    ours = [word for word in words if word.startswith(("slurm.", "run."))]
+    ours = [argument for argument in arguments if argument.startswith(("slurm.", "run."))]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--config", action="append", default=[])
-    known, bare = parser.parse_known_args([word for word in words if word not in ours])
-    asked = parse_words(members, bare)
+    known, bare = parser.parse_known_args([argument for argument in arguments if argument not in ours])
+    asked = parse_arguments(members, bare)
     files = [part for name in known.config for part in ("-c", name)] if hasattr(asked, "config") else []
-    names = [word for word in ours if word.startswith("run.")] if hasattr(asked, "overrides") else []
+    names = [argument for argument in ours if argument.startswith("run.")] if hasattr(asked, "overrides") else []
     return [*bare, *files, *names], known.config, ours
 
 
@@ -218,7 +218,7 @@ def _stage(options: argparse.Namespace) -> int:
     from gpt1_ds.data.staging import stage
 
     try:
-        stage(_staged_sources(options.words), Path(options.to), os.environ.get(RUN_VARIABLE, ""))
+        stage(_staged_sources(options.arguments), Path(options.to), os.environ.get(RUN_VARIABLE, ""))
     except OSError as error:
         print(f"{os.uname().nodename}: the data are read where they are: {error}", file=sys.stderr)
     return 0
@@ -235,20 +235,20 @@ def _unstage(options: argparse.Namespace) -> int:
     from gpt1_ds.data.staging import release
 
     try:
-        release(_staged_sources(options.words), Path(options.to), os.environ.get(RUN_VARIABLE, ""), options.keep)
+        release(_staged_sources(options.arguments), Path(options.to), os.environ.get(RUN_VARIABLE, ""), options.keep)
     except OSError as error:
         print(f"{os.uname().nodename}: copies of the data stay in {options.to}: {error}", file=sys.stderr)
     return 0
 
 
-def _staged_sources(words: list[str]) -> list[str]:
+def _staged_sources(arguments: list[str]) -> list[str]:
     """Returns the datasets that are copied to this node; none for a task's files, which are read once."""
     from gpt1_ds.config import load
 
-    command, *arguments = words
+    command, *rest = arguments
     if command != "pretrain" or os.environ.get("SLURM_LOCALID", "0") != "0":  # one task of a node is enough
         return []
-    return [source.path for source in load(*_split(arguments)).data.path]
+    return [source.path for source in load(*_split(rest)).data.path]
 
 
 def _node_options(parser: argparse.ArgumentParser) -> None:
@@ -262,7 +262,7 @@ def _node(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import agent
     from gpt1_ds.launcher.network import try_port
 
-    program = ["-m", "gpt1_ds", *options.words]
+    program = ["-m", "gpt1_ds", *options.arguments]
     cores = len(os.sched_getaffinity(0)) // options.ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))  # torchrun would say 1
     if os.environ.get("SLURM_PROCID") == "0":
@@ -285,7 +285,7 @@ def _line_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _line(options: argparse.Namespace) -> int:
-    """The words of one line of a manifest, each ended by a NUL."""
+    """The arguments of one line of a manifest, each ended by a NUL."""
     try:
         lines = Path(options.manifest).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -293,16 +293,17 @@ def _line(options: argparse.Namespace) -> int:
     if not 0 <= options.number < len(lines):
         raise DataError(f"{options.manifest}: has no line {options.number}, only 0 to {len(lines) - 1}")
     try:
-        words = json.loads(lines[options.number])
+        arguments = json.loads(lines[options.number])
     except ValueError:
-        words = None
+        arguments = None
     if (
-        not isinstance(words, list)
-        or not words
-        or not all(isinstance(word, str) and "\0" not in word for word in words)
+        not isinstance(arguments, list)
+        or not arguments
+        or not all(isinstance(argument, str) and "\0" not in argument for argument in arguments)
     ):
-        raise DataError(f'{options.manifest}: line {options.number} is no list of words like ["pretrain", "-c", "a"]')
-    sys.stdout.write("".join(f"{word}\0" for word in words))
+        line = f"{options.manifest}: line {options.number}"
+        raise DataError(f'{line} is no list of arguments, like ["pretrain", "-c", "a"]')
+    sys.stdout.write("".join(f"{argument}\0" for argument in arguments))
     return 0
 
 

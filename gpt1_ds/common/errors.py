@@ -22,7 +22,7 @@ class UserError(Exception):
     passes = False  # whether the same command may succeed later: a job is then tried again
     on_all_ranks = False  # whether every rank raises it alike, so that one need say it
     may_restart = False  # whether ranks that begin again from a checkpoint may come past it
-    way_out = ""  # what a person is told at the end of each line; where a program takes it itself, it is not told
+    way_out = ""  # what a person can do, at the end of each line; left out where a program does it itself
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))

@@ -1,4 +1,4 @@
-"""From YAML files and `key=value` words to one frozen Config, and how it is written.
+"""From YAML files and `key=value` arguments to one frozen Config, and how it is written.
 
 A file is read within a second whatever it holds. Every scalar is read as the letters it is written in and only then
 turned into its field's type, so `20:00:00`, `no` and `012` stay what they are (YAML 1.1 would make them 72000, False
@@ -89,8 +89,8 @@ class _Dumper(getattr(yaml, "CDumper", yaml.Dumper)):  # type: ignore[misc]
 
 _Dumper.add_representer(str, _Dumper.represent_text)
 _BOOLEANS = frozenset(
-    case(word)
-    for word in ("y", "yes", "n", "no", "true", "false", "on", "off")
+    case(argument)
+    for argument in ("y", "yes", "n", "no", "true", "false", "on", "off")
     for case in (str.lower, str.capitalize, str.upper)
 )
 
@@ -132,7 +132,7 @@ class LiteralLoader(yaml.BaseLoader):
 
 SHIPPED = shipped("configs")
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
-MOST_PROBLEMS = 20  # of one layer that are told
+MOST_PROBLEMS = 20  # of one layer that are listed
 _WRONG = (OmegaConfBaseException, ValueError, TypeError, RecursionError)  # what a value that does not fit raises
 
 
@@ -141,7 +141,7 @@ _KEY = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")
 
 @dataclass(frozen=True)
 class ConfigLayer:
-    """One file or all command-line words: nested mappings whose leaves are strings or lists."""
+    """One file or all command-line arguments: nested mappings whose leaves are strings or lists."""
 
     origin: str
     values: Mapping[str, Any]
@@ -172,9 +172,9 @@ def check_written(files: Sequence[str], overrides: Sequence[str]) -> None:
     and values that their fields do not take.
     """
     found: list[str] = []
-    words = _read_words(overrides, found)
+    given = _read_arguments(overrides, found)
     merged = copy.deepcopy(_defaults())
-    for layer in (*map(read_file, files), words):
+    for layer in (*map(read_file, files), given):
         merged = _merge(merged, layer, found)
     ConfigError.raise_all(found)
 
@@ -201,13 +201,13 @@ def load_recorded(path: Path) -> Config:
 
 
 def _resolved(layers: Sequence[ConfigLayer], overrides: Sequence[str], name: str, is_recorded: bool = False) -> Config:
-    """The layers and words as one Config, called `name` unless they name it. One that was recorded may hold secrets,
-    which earlier versions did not notice: it is not saved again.
+    """The layers and overrides as one Config, called `name` unless they name it. One that was recorded may hold
+    secrets, which earlier versions did not notice: it is not saved again.
     """
     found: list[str] = []
-    words = _read_words(overrides, found)
+    given = _read_arguments(overrides, found)
     merged = copy.deepcopy(_defaults())
-    for layer in (*layers, words):
+    for layer in (*layers, given):
         merged = _merge(merged, layer, found)
     values = OmegaConf.to_container(merged)
     assert isinstance(values, dict), "sections are mappings"
@@ -256,7 +256,7 @@ def _completes_a_task(layer: ConfigLayer) -> bool:
 def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str) -> str | None:
     """What the last layer that names `section.key` gives it, unchecked; None where none does."""
     found: str | None = None
-    for layer in [*map(read_file, files), _read_words(overrides, [])]:
+    for layer in [*map(read_file, files), _read_arguments(overrides, [])]:
         values = layer.values.get(section)
         if isinstance(values, Mapping) and isinstance(values.get(key), str):
             found = None if values[key].lower() in NULLS else values[key]
@@ -264,17 +264,17 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
 
 
 def named_keys(overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yields each key that the words name, and its value, unchecked."""
-    for key, value in leaves_of(Config, _read_words(overrides, []).values):
+    """Yields each key that the overrides name, and its value, unchecked."""
+    for key, value in leaves_of(Config, _read_arguments(overrides, []).values):
         yield ".".join(key), value
 
 
 def is_published(files: Sequence[str], overrides: Sequence[str], section: str, key: str) -> bool:
     """Whether the last layer that names `section.key` is a shipped preset: the value of a published model, which no
-    file or word of the user's names.
+    file or argument of the user's names.
     """
     found = False
-    for layer in [*map(read_file, files), _read_words(overrides, [])]:
+    for layer in [*map(read_file, files), _read_arguments(overrides, [])]:
         values = layer.values.get(section)
         if isinstance(values, Mapping) and key in values:
             found = Path(layer.origin).is_relative_to(SHIPPED)
@@ -283,7 +283,7 @@ def is_published(files: Sequence[str], overrides: Sequence[str], section: str, k
 
 def names_task(files: Sequence[str], overrides: Sequence[str]) -> bool:
     """Whether a layer has the section that makes a run a fine-tuning run."""
-    return any(layer.values.get("task") for layer in [*map(read_file, files), _read_words(overrides, [])])
+    return any(layer.values.get("task") for layer in [*map(read_file, files), _read_arguments(overrides, [])])
 
 
 def _carried_layer(layer: ConfigLayer) -> ConfigLayer:
@@ -363,26 +363,26 @@ def _read_yaml(path: Path) -> ConfigLayer:
     return ConfigLayer(str(path), read_mapping(path))
 
 
-def _read_words(words: Sequence[str], found: list[str]) -> ConfigLayer:
+def _read_arguments(arguments: Sequence[str], found: list[str]) -> ConfigLayer:
     values: dict[str, Any] = {}
     skip = False
-    for word, following in pairwise([*words, ""]):
+    for argument, following in pairwise([*arguments, ""]):
         if skip:
             skip = False
             continue
-        key, equals, text = word.partition("=")
+        key, equals, text = argument.partition("=")
         if not equals:
-            skip = bool(_KEY.fullmatch(word) and following and "=" not in following)
-            example = f"{word}={following}" if skip else "model.layers=12, for example"
-            if word in presets() or Path(word).suffix in (".yaml", ".yml"):
-                example = f"-c {word}"
-            found.append(f"{word!r} is not key=value; write {example}")
+            skip = bool(_KEY.fullmatch(argument) and following and "=" not in following)
+            example = f"{argument}={following}" if skip else "model.layers=12, for example"
+            if argument in presets() or Path(argument).suffix in (".yaml", ".yml"):
+                example = f"-c {argument}"
+            found.append(f"{argument!r} is not key=value; write {example}")
             continue
         if key.startswith("-"):
-            found.append(f"{word!r}: keys are written without dashes: {key.lstrip('-')}={text}")
+            found.append(f"{argument!r}: keys are written without dashes: {key.lstrip('-')}={text}")
             continue
         if "[" in key:
-            found.append(f"{word!r}: one item of a list cannot be set alone; write {key.partition('[')[0]}=[...]")
+            found.append(f"{argument!r}: one item of a list cannot be set alone; write {key.partition('[')[0]}=[...]")
             continue
         try:
             value = yaml.load(text, Loader=LiteralLoader) if text[:1] in "[{" and text else text
@@ -393,7 +393,7 @@ def _read_words(words: Sequence[str], found: list[str]) -> ConfigLayer:
         for section in sections:
             node = node.setdefault(section, {})
             if not isinstance(node, dict):
-                found.append(f"{word!r}: {section} was given a value by an earlier word")
+                found.append(f"{argument!r}: {section} was given a value by an earlier argument")
                 break
         else:
             node[last] = value
@@ -415,9 +415,9 @@ def _merge(config: DictConfig, layer: ConfigLayer, found: list[str]) -> DictConf
         return _on_top(config, leaves)
     except _WRONG:  # one by one, so that all that is wrong is named
         pass
-    told = len(found)
+    before = len(found)
     for key, value in leaves:
-        if len(found) - told == MOST_PROBLEMS:
+        if len(found) - before == MOST_PROBLEMS:
             found.append(f"{layer.origin}: and more")
             break
         try:

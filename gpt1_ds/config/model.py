@@ -28,10 +28,10 @@ class ModelConfig:
     units: int = 2048  # of the LSTM; other kinds have none
     vocab_size: int | None = None  # token ids the model knows; null, or named by a shipped preset: the tokenizer's
     vocab_multiple: int = 128  # the embedding's rows are padded to a multiple of this (pad rows never win)
-    residual_dropout: float = 0.1  # share of each sub-layer's output dropped before the residual sum
-    embedding_dropout: float = 0.1  # share of token + position embedding dropped
-    attention_dropout: float = 0.1  # share of attention probabilities dropped
-    ffn_dropout: float = 0.0  # share of the feed-forward layer's activations dropped
+    residual_dropout: float = 0.1  # fraction of each sub-layer's output dropped before the residual sum
+    embedding_dropout: float = 0.1  # fraction of token + position embedding dropped
+    attention_dropout: float = 0.1  # fraction of attention probabilities dropped
+    ffn_dropout: float = 0.0  # fraction of the feed-forward layer's activations dropped
     attention: Literal["exact", "fused"] = "exact"  # exact: same masks on every layout; fused: SDPA's dropout (CUDA)
     attention_scale: Literal["inverse_root", "one"] = "inverse_root"  # of scores: 1 / sqrt(head width), or 1 (T5)
     mask: Literal["causal", "prefix", "bidirectional"] = "causal"  # a token sees those before it; a text's prefix; all

@@ -47,16 +47,16 @@ def all_keys() -> Iterator[Key]:
 
 def keys(kind: Any, prefix: str) -> Iterator[Key]:
     """The rows of a dataclass; those of a dataclass within it follow it."""
-    hints, told = typing.get_type_hints(kind), comments(kind)
+    hints, documented = typing.get_type_hints(kind), comments(kind)
     for field in dataclasses.fields(kind):
-        if field.name not in told:
+        if field.name not in documented:
             raise LookupError(f"{kind.__module__}.{kind.__name__}.{field.name}: no comment says what it means")
         name = f"{prefix}.{field.name}".removeprefix(".")
         inner = dataclass_in(hints[field.name])
         if inner is not None and typing.get_origin(hints[field.name]) is None:  # a section within the section
             yield from keys(inner, name)
             continue
-        yield Key(name, _shown(field), _choices(hints[field.name]), told[field.name])
+        yield Key(name, _shown(field), _choices(hints[field.name]), documented[field.name])
         if inner is not None:
             listed = "[]" if typing.get_origin(hints[field.name]) is list else ""
             yield from keys(inner, name + listed)

@@ -54,7 +54,7 @@ class RunConfig:
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
     path: str  # a folder that `gpt1-ds data build` made
-    weight: float = 1.0  # share of the sequences, relative to the other sources
+    weight: float = 1.0  # fraction of the sequences, relative to the other sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class TrainConfig:
     deepspeed_patches: Patches = "fast"  # replaced parts: all; what right numbers need; none
     deterministic: bool = False  # on GPUs: kernels and NCCL sums that repeat to the bit, at some cost; CPUs always do
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
-    label_smoothing: float = 0.0  # share of each token's target spread over the vocabulary; never in evaluations
+    label_smoothing: float = 0.0  # fraction of each token's target spread over the vocabulary; never in evaluations
     log_every: int = 10  # steps between lines in metrics.jsonl
     watch: Watched = "off"  # at logged steps: norms by kind of layer; all: more (guide pretraining)
     eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
@@ -216,7 +216,7 @@ class OptimizerConfig:
     parameter_scale: bool = True  # adafactor: a weight's rate is lr times its root mean square, of at least 1e-3
     eps: float = 1e-8  # added to the root of the second moment; adafactor has its own
     weight_decay: float = 0.01  # decoupled; on matrices and embeddings, never on biases and gains
-    layer_decay: float = 1.0  # a block's learning rate as a share of that above it; the head has lr; 1: all have it
+    layer_decay: float = 1.0  # a block's learning rate as a fraction of that above it; the head has lr; 1: all have it
     clip: float = 1.0  # largest global gradient norm; 0: no clipping
 
     def problems(self) -> Iterator[str]:
@@ -241,9 +241,9 @@ class ScheduleConfig:
 
     kind: Literal["cosine", "linear", "wsd", "constant", "rsqrt"] = "cosine"  # after the warm-up; rsqrt: 1 / sqrt(step)
     warmup_steps: int | None = None  # optimizer steps of linear warm-up from 0
-    warmup_fraction: float | None = None  # warm-up as a share of the run; nothing named: 0.02
-    decay_fraction: float = 0.2  # wsd: share of the run, at its end, in which the rate falls linearly
-    final_fraction: float = 0.0  # where the rate ends, one step after the last, as a share of optimizer.lr
+    warmup_fraction: float | None = None  # warm-up as a fraction of the run; nothing named: 0.02
+    decay_fraction: float = 0.2  # wsd: fraction of the run, at its end, in which the rate falls linearly
+    final_fraction: float = 0.0  # where the rate ends, one step after the last, as a fraction of optimizer.lr
 
     def problems(self) -> Iterator[str]:
         if self.warmup_steps is not None and self.warmup_steps < 0:

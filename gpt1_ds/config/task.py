@@ -64,7 +64,7 @@ class TaskConfig:
     train: list[str] = field(default_factory=list)  # files below path, or splits of datasets:; empty: the official ones
     dev: list[str] = field(default_factory=list)  # the same; the best epoch is chosen on it
     test: list[str] = field(default_factory=list)  # the same; without labels it is for predictions only
-    dev_fraction: float = 0.0  # share of train held out as dev where there is no dev file; equal sources stay together
+    dev_fraction: float = 0.0  # fraction of train held out as dev without a dev file; equal sources stay together
     halves: bool = False  # without labelled test: a fixed half of dev chooses the epoch, the other one (`half`) reports
     train_examples: int | None = None  # use this many training examples only, the same ones for every seed; null: all
     scored_examples: int | None = None  # of each other split with labels score this many only, the same ones; null: all
@@ -86,8 +86,8 @@ class TaskConfig:
     group: int = 16  # ranking: consecutive examples whose second texts are one another's wrong answers
     sts: str = ""  # sentences: folder (STS-B) or file of scored pairs that vectors are judged by; cosine may do without
     lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; bidirectional models: 0
-    head_dropout: float = 0.1  # share of the extracted state dropped before the task's head
-    label_smoothing: float = 0.0  # share of the right class's target spread over all of them; never in evaluations
+    head_dropout: float = 0.1  # fraction of the extracted state dropped before the task's head
+    label_smoothing: float = 0.0  # fraction of the right class's target spread over all of them; never in evaluations
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
     frozen_layers: int | None = None  # the embeddings and so many first blocks stay as they are; null: none does
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context

@@ -104,15 +104,15 @@ TRAINING = (  # what the command evaluate does without
 
 
 def unread(config: Config, overrides: Sequence[str], kind: TaskKind = "auto") -> dict[str, str]:
-    """Returns of the keys that these words name those which the training run `config` does not read: "KEY=VALUE changes
-    nothing: WHY", by the key. `kind` is that of the task, which the section itself names of a table alone.
+    """Returns "KEY=VALUE changes nothing: WHY" for each key of the overrides that the training run `config` does not
+    read, by the key. `kind` is that of the task, which the section itself names of a table alone.
     """
     if config.task is not None and kind != AUTO:
         config = replace(config, task=replace(config.task, kind=kind))
     found = {}
     for key, value in named_keys(overrides):
         if (why := next(_reasons(config, key), None)) is not None:
-            found[key] = f"{_word(key, value, overrides)} changes nothing: {why}"
+            found[key] = f"{_as_written(key, value, overrides)} changes nothing: {why}"
     return found
 
 
@@ -122,12 +122,12 @@ def unread_by_evaluate(overrides: Sequence[str]) -> Iterator[str]:
         if key == "train.eval_batches":
             yield f"{key}={value} changes nothing: evaluate reads all of the held-out text"
         elif _is_one_of(key, TRAINING):
-            yield f"{_word(key, value, overrides)} changes nothing: evaluate does not train"
+            yield f"{_as_written(key, value, overrides)} changes nothing: evaluate does not train"
 
 
-def _word(key: str, value: Any, overrides: Sequence[str]) -> str:
+def _as_written(key: str, value: Any, overrides: Sequence[str]) -> str:
     """Returns the key and its value as they were written."""
-    return f"{next((word for word in reversed(overrides) if word.startswith(f'{key}=')), f'{key}={value}'):.80}"
+    return f"{next((one for one in reversed(overrides) if one.startswith(f'{key}=')), f'{key}={value}'):.80}"
 
 
 def _reasons(config: Config, key: str) -> Iterator[str]:

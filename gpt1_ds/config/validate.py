@@ -355,15 +355,16 @@ def secret_problems(config: Any) -> Iterator[str]:
             yield f"{key}: {what}: {WAY_OUT}"
 
 
-def secret_words(words: Sequence[str]) -> Iterator[str]:
-    """One line per word of a job's command that seems to hold a secret, which the line does not repeat."""
+def secret_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    """One line per argument of a job's command that seems to hold a secret, which the line does not repeat."""
     before = "the command"
-    for word in words:
-        option, equals, _ = word.partition("=")
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
         is_named = bool(equals and _PLAIN_NAME.fullmatch(option))
-        if what := _secret_in(word, is_shell=False):
-            yield f"{option if is_named else before}: {what}: the words of a job are saved in its folder; {_OTHER_WAY}"
-        if word.startswith("--"):
+        if what := _secret_in(argument, is_shell=False):
+            name = option if is_named else before
+            yield f"{name}: {what}: the arguments of a job are saved in its folder; {_OTHER_WAY}"
+        if argument.startswith("--"):
             before = option if _PLAIN_NAME.fullmatch(option) else "an option"
 
 

@@ -1,5 +1,6 @@
-"""The values that a layer of the configuration sets, each as its field wants it; and values of Python or YAML as the
-words of a command line."""
+"""The values that a layer of the configuration sets, each as its field wants it; and values of Python or YAML as
+arguments of a command line.
+"""
 
 from __future__ import annotations
 

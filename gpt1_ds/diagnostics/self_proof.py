@@ -52,8 +52,8 @@ def configuration(world: int, overrides: Sequence[str] = ()) -> Config:
     it is they that are proven.
     """
     rows = max(1, load([MODEL]).train.global_batch // world) * world
-    words = [f"train.global_batch={rows}", "train.cuda_graphs=on", *overrides]
-    return accelerator.with_fitted_micro_batch(load([MODEL], words), world)
+    arguments = [f"train.global_batch={rows}", "train.cuda_graphs=on", *overrides]
+    return accelerator.with_fitted_micro_batch(load([MODEL], arguments), world)
 
 
 def prove(config: Config, gpus_per_node: int = 0, ledger: Ledger | None = None) -> Report:

@@ -215,7 +215,7 @@ class Engine(ABC):
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in self.deepspeed.optimizer.param_groups:
-            group["lr"] = learning_rate * group.get("share", 1.0)
+            group["lr"] = learning_rate * group.get("lr_scale", 1.0)
 
     def loss_scale(self) -> float:
         return float(getattr(self.deepspeed.optimizer, "loss_scale", 1.0))

@@ -280,9 +280,9 @@ def _place(error: BaseException) -> str | None:
 
 def _explained(found: str, own: str | None) -> str:
     """Returns what a graph that differs says of the kernels: `own` is how the ordinary pass differs from itself."""
-    told = "a graph gives another loss or other gradients than the pass that it was captured from"
+    what = "a graph gives another loss or other gradients than the pass that it was captured from"
     twice = "has the same bits twice" if own is None else f"differs from itself, too: {own}"
-    return f"{told}: {found}; the ordinary pass {twice}"
+    return f"{what}: {found}; the ordinary pass {twice}"
 
 
 def _apart(name: str, wanted: Tensor, found: Tensor) -> str | None:

@@ -29,8 +29,8 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
 
 
 def layer_groups(groups: Iterable[dict[str, Any]], decay: float, blocks: int) -> list[dict[str, Any]]:
-    """The same groups, cut by the level of their parameters. `share` is of the learning rate: decay^k, k levels below
-    the head (Clark et al. 2020, ELECTRA; with one level above the last block as in Bao et al. 2022, BEiT).
+    """The same groups, cut by the level of their parameters. `lr_scale` multiplies the learning rate: decay^k, k levels
+    below the head (Clark et al. 2020, ELECTRA; with one level above the last block as in Bao et al. 2022, BEiT).
     """
     cut = []
     for group in groups:
@@ -39,7 +39,7 @@ def layer_groups(groups: Iterable[dict[str, Any]], decay: float, blocks: int) ->
             level = names.info(parameter).level
             levels.setdefault(blocks + 1 if level is None else level, []).append(parameter)
         for level, held in sorted(levels.items()):
-            cut.append({**group, "params": held, "share": decay ** (blocks + 1 - level)})
+            cut.append({**group, "params": held, "lr_scale": decay ** (blocks + 1 - level)})
     return cut
 
 
@@ -60,7 +60,7 @@ def frozen_groups(groups: Iterable[dict[str, Any]], layers: int) -> list[dict[st
         for frozen in (True, False):
             held = [parameter for parameter in group["params"] if _is_frozen(parameter, layers) == frozen]
             if held:
-                cut.append({**group, "params": held, **({"weight_decay": 0.0, "share": 0.0} if frozen else {})})
+                cut.append({**group, "params": held, **({"weight_decay": 0.0, "lr_scale": 0.0} if frozen else {})})
     return cut
 
 

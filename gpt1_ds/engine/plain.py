@@ -1,4 +1,4 @@
-"""The dense engine: every rank holds all layers (its share of each, under tensor parallelism), ZeRO 0 to 3."""
+"""The dense engine: every rank holds all layers (its shard of each, under tensor parallelism), ZeRO 0 to 3."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Watch:
         self._measured: _Measured | None = None
 
     def omissions(self) -> Iterator[str]:
-        """Yields what this run is not told of what it asked for."""
+        """Yields what this run asked for and does not get, one line each."""
         if self.level != "all":
             return
         if self._is_graphed:

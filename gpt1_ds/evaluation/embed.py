@@ -68,7 +68,7 @@ class Embedder:
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str], show: Callable[[int], None] = lambda _: None) -> Float32s:
-        """fp32 [N, D]; `show` is told how many are done."""
+        """fp32 [N, D]; `show` is called with how many are done."""
         rows = [self._row(text) for text in texts]
         vectors_ND = np.zeros((len(rows), self._size), dtype=np.float32)
         order, done = np.argsort([-len(row) for row in rows], kind="stable"), 0

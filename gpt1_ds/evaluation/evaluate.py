@@ -146,9 +146,9 @@ def _held_out(
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None, missing: bool = False) -> int:
-    """Score `checkpoints`, all of one run, on this rank's share; rank 0 prints the results and merges them into `out`
-    (eval.json), one by one, and then those of the controls, fitted on the same training examples. `missing` leaves out
-    what `out` has already of a checkpoint.
+    """Score `checkpoints`, all of one run, on this rank's part of the data; rank 0 prints the results and merges them
+    into `out` (eval.json), one by one, and then those of the controls, fitted on the same training examples. `missing`
+    leaves out what `out` has already of a checkpoint.
     """
     arguments = {"checkpoints": checkpoints, "missing": missing}
     with distributed_session(config, command="evaluate", **arguments) as groups:

@@ -74,7 +74,7 @@ class LanguageModel(Loaded):
 
         `temperature` 0 takes the likeliest token (0.8); `top_k` (0: all) and `top_p` (1: all) say what is drawn from,
         `seed` (0) is that of the draws. `beams` above 1 look for the likeliest text instead. `min_tokens`,
-        `repetition_penalty`, `length_penalty`, `length_alpha` and `early_end` are told in sampling.py. Raises
+        `repetition_penalty`, `length_penalty`, `length_alpha` and `early_end` are described in sampling.py. Raises
         ArgumentError for values out of range and a text that is too long, ConfigError for a masked model, which
         continues no text.
         """

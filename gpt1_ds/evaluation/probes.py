@@ -1,4 +1,5 @@
-"""Zero-shot probes of a checkpoint, whatever layout wrote it; each rank holds the whole model and takes its share.
+"""Zero-shot probes of a checkpoint, whatever layout wrote it. Each rank holds the whole model and scores its part of
+the questions.
 
 Shapes: S positions, B rows, D width, N scored tokens, V vocabulary.
 """

@@ -60,7 +60,7 @@ def target_log_likelihoods(
     batch_tokens: int = BATCH_TOKENS,
 ) -> NDArray[np.float64]:
     """float64 [len(pairs), 2]: of each (source, target) the log-likelihood (nats) of the target's tokens but the first
-    `given` ones, which a decoder is told, and 1 where each is the likeliest. A source has a token at least. Neighbours
+    `given` ones, which a decoder reads, and 1 where each is the likeliest. A source has a token at least. Neighbours
     share a batch: sort by length.
     """
     scores = np.zeros((len(pairs), 2))

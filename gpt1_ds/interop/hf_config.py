@@ -96,8 +96,8 @@ def ways_left_out(path: Path, values: Mapping[str, Any], tokenizer: Tokenizer) -
     if isinstance(never, list) and all(one in control_ids(tokenizer) for one in never):
         del found["suppress_tokens"]  # as they are here
     if found:
-        told = ", ".join(f"{key} {value!r:.40}" for key, value in found.items())
-        yield f"{path.name} says how texts are written ({told}): left out, `sample` writes as its options say"
+        shown = ", ".join(f"{key} {value!r:.40}" for key, value in found.items())
+        yield f"{path.name} says how texts are written ({shown}): left out, `sample` writes as its options say"
     given = values.get("eos_token_id")
     ends = [one for one in (given if isinstance(given, list) else [given]) if one in range(tokenizer.vocab_size)]
     if ends and ends != [tokenizer.eod_id]:

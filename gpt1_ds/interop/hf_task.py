@@ -11,7 +11,7 @@ GPT's classifiers are read at the last token that is no pad, BERT's and RoBERTa'
 
 **The bias of a GPT classifier's head.** `score` has none. It is the only reader of the last block's output, which a
 LayerNorm ends: `score(g x + b)`. So b moves by the shortest d with W d = bias, and every output is as it should be; the
-rest of the weights stay as they are. Where sequences are added (similarity reads both orders), each has its share.
+rest of the weights stay as they are. Where sequences are added (similarity reads both orders), each has an equal part.
 
 The tokenizer of such a folder lays inputs out by itself (tasks/encoding.py).
 

@@ -161,7 +161,7 @@ class Repository:
 
     def push(self, folder: Path, public: bool) -> str:
         """Make the repository unless it exists, upload the folder in one commit; its address. Raises HubError."""
-        with _told(self.name):
+        with _hub_errors(self.name):
             if not self.exists:
                 asked(lambda: self._api.create_repo(self.name, private=not public))
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -179,7 +179,7 @@ def find(repository: str, update: bool) -> Repository:
     if not huggingface_hub.get_token():
         raise HubError(f"--push-to-hub {repository}: no token: log in with `hf auth login`, or set HF_TOKEN")
     api = huggingface_hub.HfApi()
-    with _told(repository):
+    with _hub_errors(repository):
         name = repository if "/" in repository else f"{asked(api.whoami)['name']}/{repository}"
         exists = bool(asked(lambda: api.repo_exists(name)))
     if exists and not update:
@@ -198,7 +198,7 @@ def listed(folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _told(repository: str) -> Iterator[None]:
+def _hub_errors(repository: str) -> Iterator[None]:
     """Turn what the client raises into one line, without what a server or a library may quote."""
     from huggingface_hub import errors
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars

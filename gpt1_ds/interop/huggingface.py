@@ -293,8 +293,8 @@ def _check_reading(source: Path, tuned: Classifier, values: Mapping[str, Any], k
             f"{source / TOKENIZER_CONFIG}: truncation_side {side!r:.40}: texts are cut on the right here"
         )
     if isinstance(known, TokenizerJson):
-        untold = str(values.get("tokenizer_class")).startswith(WITHOUT_SEGMENTS)
-        inputs = values.get("model_input_names", [] if untold else None) if made else None
+        is_unsaid = str(values.get("tokenizer_class")).startswith(WITHOUT_SEGMENTS)
+        inputs = values.get("model_input_names", [] if is_unsaid else None) if made else None
         tuned.check_layout(source, known, not isinstance(inputs, list) or "token_type_ids" in inputs)
 
 

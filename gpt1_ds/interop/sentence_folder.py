@@ -241,8 +241,8 @@ def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[s
         )
     if others:
         more = [f"{len(others) - _MOST_PROMPTS} more"] if len(others) > _MOST_PROMPTS else []
-        told = ", ".join([*others[:_MOST_PROMPTS], *more])
-        remarks.append(f"its prompts {told} are left out: begin texts with them yourself")
+        named = ", ".join([*others[:_MOST_PROMPTS], *more])
+        remarks.append(f"its prompts {named} are left out: begin texts with them yourself")
     return prompt, size, tuple(remarks)
 
 

@@ -1,5 +1,5 @@
 """Which device ranks compute on, and where torch's compiler and Triton keep what they make for a GPU, so that it
-outlives a process. A job that was given GPUs never trains on a CPU unless it is told to.
+outlives a process. A job that was given GPUs never trains on a CPU unless its configuration says so.
 
 Both write a file beside its place and rename it, so ranks and hosts may share the folder. Both trust what they find
 there (torch unpickles it): the folder is this user's alone.

@@ -9,13 +9,13 @@ from gpt1_ds.common.errors import EXIT_FAILURE
 from gpt1_ds.common.files import this_node
 
 
-def run(words: Sequence[str]) -> int:
-    """Start ranks as `torchrun` does with these words, and wait for their end. Returns 0, or 1 where one failed."""
+def run(arguments: Sequence[str]) -> int:
+    """Start ranks as `torchrun` does with these arguments, and wait for their end. Returns 0, or 1 where one failed."""
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     try:
-        torchrun.main(list(words))
+        torchrun.main(list(arguments))
     except ChildFailedError as error:
         for rank, failure in sorted(error.failures.items(), key=lambda item: item[1].timestamp):
             killed = failure.exitcode < 0

@@ -77,14 +77,14 @@ class TerminatedRankError(LostRankError):
 
 
 class InterruptedRankError(TrainingError):
-    """A rank that Ctrl-C ended. `words` are those of its KeyboardInterrupt."""
+    """A rank that Ctrl-C ended; `reasons` are the arguments of its KeyboardInterrupt."""
 
-    def __init__(self, *words: str) -> None:
-        super().__init__(": ".join(["interrupted", *words]))
-        self.words = words
+    def __init__(self, *reasons: str) -> None:
+        super().__init__(": ".join(["interrupted", *reasons]))
+        self.reasons = reasons
 
     def __reduce__(self) -> tuple[type[InterruptedRankError], tuple[str, ...]]:
-        return type(self), self.words
+        return type(self), self.reasons
 
 
 def world(nproc: int | None) -> int:
@@ -131,7 +131,7 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
     except (RuntimeError, MemoryError) as error:
         if (short := memory.shortage(error)) is not None:
             raise TrainingError(f"rank {rank}: {short}") from error
-        if any(words in str(error) for words in _PEER_LOST):
+        if any(text in str(error) for text in _PEER_LOST):
             raise LaunchError(f"rank {rank} lost contact with another rank;\nits log: logs/rank-{rank}.log") from None
         raise
 
@@ -152,7 +152,7 @@ def _resolve(target: str) -> Any:
 def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
     """Run `module:function` with `arguments` on N local ranks; the program's exit code.
 
-    Raises UserError or TrainingError when a rank did, and LostRankError with the failing rank's own words when it
+    Raises UserError or TrainingError when a rank did, and LostRankError with the failing rank's own message when it
     failed otherwise. A signal that ended the ranks ends this process as it would have without them.
     """
     results = run(target, arguments, ranks)
@@ -193,7 +193,7 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
             _STARTED.remove(process)
         shutil.rmtree(folder, ignore_errors=True)
     if isinstance(ended, InterruptedRankError) or asked[0] == signal.SIGINT:
-        raise KeyboardInterrupt(*getattr(ended, "words", ()))
+        raise KeyboardInterrupt(*getattr(ended, "reasons", ()))
     with stop_signals.undone(partial(shutil.rmtree, network.folder(), ignore_errors=True)):
         signal.raise_signal(asked[0])
     ended.may_restart = False  # a program that continues has a handler of its own
@@ -224,21 +224,21 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
     try:
         pipe.send(("done", _resolve(target)(*arguments)))
     except (UserError, TrainingError) as error:
-        pipe.send(("told", error))
+        pipe.send(("known", error))
         os._exit(error.code)
     except KeyboardInterrupt as interrupt:
-        pipe.send(("told", InterruptedRankError(*map(str, interrupt.args))))
+        pipe.send(("known", InterruptedRankError(*map(str, interrupt.args))))
         os._exit(EXIT_FAILURE)
     except BaseException as error:
-        told = explain(error) if isinstance(error, OSError) else None
-        if told is not None:
-            pipe.send(("told", told))
-            os._exit(told.code)
+        explained = explain(error) if isinstance(error, OSError) else None
+        if explained is not None:
+            pipe.send(("known", explained))
+            os._exit(explained.code)
         if (short := memory.shortage(error)) is not None:
-            pipe.send(("told", TrainingError(f"rank {rank}: {short}")))
+            pipe.send(("known", TrainingError(f"rank {rank}: {short}")))
             os._exit(EXIT_FAILURE)
         text = "".join(traceback.format_exception(error)).rstrip()
-        pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(words in text for words in _PEER_LOST))))
+        pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(lost in text for lost in _PEER_LOST))))
         os._exit(EXIT_FAILURE)
 
 
@@ -259,7 +259,7 @@ def is_ending() -> bool:
 def tell(error: TrainingError | UserError) -> bool:
     """From any thread of a rank: let the launcher end the run with this error. False when this module is not it."""
     for pipe in _PIPE:
-        pipe.send(("told", error))
+        pipe.send(("known", error))
     return bool(_PIPE)
 
 

@@ -138,11 +138,11 @@ def _no_trackers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """DeepSpeed logs to standard output before its logger can be told not to."""
+    """DeepSpeed logs to standard output before its logger can be set not to."""
     logging.disable(logging.WARNING)
     try:
         yield
-    finally:  # else nobody would be told what went wrong
+    finally:  # else nobody would see what went wrong
         logging.disable(logging.NOTSET)
 
 

@@ -121,9 +121,9 @@ def explained() -> Iterator[None]:
                 "set lo up), or name another in GLOO_SOCKET_IFNAME",
             ) from None
         if "EADDRINUSE" in str(error):
-            told = explain(OSError(errno.EADDRINUSE, "", meeting_point()))
-            assert told is not None
-            raise told from None
+            explained = explain(OSError(errno.EADDRINUSE, "", meeting_point()))
+            assert explained is not None
+            raise explained from None
         if str(error) == "Wait timeout":  # a FileStore's
             raise WorldError(
                 f"rank {os.environ.get('RANK', '0')} on {this_node()}: another rank did not come within "

@@ -231,8 +231,8 @@ class DenseModel(nn.Module):
 def _id_problems(ids: Sequence[Tensor], vocab_size: int, context: int) -> Iterator[str]:
     for part in ids:
         if not isinstance(part, Tensor) or part.is_floating_point() or part.dim() != 2 or not part.numel():
-            told = f"{part.dtype} {list(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
-            yield f"model(ids): {told} is no batch of ids; give a tensor of integers [batch, positions]"
+            what = f"{part.dtype} {list(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+            yield f"model(ids): {what} is no batch of ids; give a tensor of integers [batch, positions]"
         elif not 0 <= int(part.min()) <= int(part.max()) < vocab_size:
             yield f"model(ids): an id is not in the vocabulary of {vocab_size}: {int(part.min())} to {int(part.max())}"
         elif part.shape[1] > context:

@@ -113,7 +113,7 @@ def is_kept(element: Tensor, key: Tensor, second_key: Tensor, limit: int) -> Ten
 
 
 def dropout(x_SBD: Tensor, keys_B: Tensor, site: int | Tensor, probability: float, first_position: int = 0) -> Tensor:
-    """`x` with a share of its elements zeroed and the rest scaled up; `first_position` is that of this rank's x[0]."""
+    """`x` with a fraction of its elements zeroed, the rest scaled up; `first_position` is that of this rank's x[0]."""
     if probability == 0.0:
         return x_SBD
     positions, rows, channels = x_SBD.shape

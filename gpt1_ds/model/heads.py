@@ -114,7 +114,7 @@ class TaskHead(nn.Module):
         if self.training:
             dropped_SBD = self._drop(dropped_SBD, states.facts_BF)
         weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
-        added = 1 if self.spec.choice else self.spec.sequences  # sequences whose scores are added get a share of it
+        added = 1 if self.spec.choice else self.spec.sequences  # sequences whose scores are added get a part of it
         return states._replace(scores=self.tensor.all_positions(products.linear(dropped_SBD, weight, bias / added)))
 
     def _drop(self, hidden_SBD: Tensor, facts_BF: Tensor) -> Tensor:

@@ -295,8 +295,8 @@ class Profile:
         self.watchdog.beat(SAVE)
         with self.pause():
             recording.stop()
-            share = {**self._place(), **phases.share_of(recording.read())}
-            shares = self.groups.gather(share)
+            own = {**self._place(), **phases.share_of(recording.read())}
+            shares = self.groups.gather(own)
             try:
                 self.groups.on_rank_0(lambda: self._summarise(shares))
                 path = self.folder / f"rank-{self.groups.rank}.trace.json.gz"

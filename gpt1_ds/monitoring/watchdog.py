@@ -244,12 +244,12 @@ class HangWatchdog:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="watch", daemon=True)
         self._seen: tuple[int, float] = (-1, self._beaten)  # count of the next rank, and when it was first seen
-        self.listener: Callable[[str], None] | None = None  # is told of every phase that begins
+        self.listener: Callable[[str], None] | None = None  # is called with every phase that begins
 
     def __enter__(self) -> HangWatchdog:
         self._main = threading.current_thread()
         self.folder = self.groups.on_rank_0(self._cleared)
-        self._ranks = self.groups.gather(identity())  # told by themselves: who may write a beat names no other process
+        self._ranks = self.groups.gather(identity())  # each says its own: who may write a beat names no other process
         self._stacks = open(self._stacks_of(self.groups.rank), "wb", buffering=0)
         self._file = HeartbeatFile(self.folder, self.groups.rank)
         faulthandler.register(DUMP, self._stacks, all_threads=True)

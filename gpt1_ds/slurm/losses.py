@@ -1,6 +1,7 @@
-"""Which rank a job lost, and where: in the words of srun and of torchrun's agents, which launch/life.sh keeps.
+"""Which rank a job lost, and where: read from what srun and torchrun's agents print, which launch/life.sh keeps.
 
-Only what a signal ended is told. A rank that ends with an exit code may have lost contact with one that was killed.
+Only a rank that a signal ended counts as lost. One that ends with an exit code may have lost contact with one that was
+killed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class LostRank:
 
 
 def find(run_dir: RunDir, job: str, launcher: str) -> LostRank | None:
-    """The first loss that the words of a job's last step tell; None where nothing was ended by a signal."""
+    """The first loss in the output of a job's last step; None where nothing was ended by a signal."""
     lines: list[str] = []
     with suppress(OSError):
         lines = run_dir.ended(job).read_text(errors="replace", encoding="utf-8").splitlines()

@@ -155,8 +155,8 @@ def _container(slurm: SlurmConfig) -> Iterator[Finding]:
         return
     name = slurm.container_runtime
     if name == "pyxis":
-        told = subprocess.run(["srun", "--help"], capture_output=True, text=True, check=False).stdout
-        there, way = "--container-image" in told, "srun has no --container-image; choose another runtime"
+        usage = subprocess.run(["srun", "--help"], capture_output=True, text=True, check=False).stdout
+        there, way = "--container-image" in usage, "srun has no --container-image; choose another runtime"
     else:
         there, way = shutil.which(name) is not None, f"{name} is not on this host; choose another runtime"
     yield Finding(there, f"slurm.container_runtime={name}: {'it is here' if there else way}")

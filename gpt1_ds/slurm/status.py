@@ -28,8 +28,8 @@ def read_reports(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda report: int(report["rank"]))
 
 
-def words(config: Config) -> list[str]:
-    """What the self-proof on a job's GPUs is told: what was asked of SLURM, and how runs compute."""
+def proof_arguments(config: Config) -> list[str]:
+    """Arguments of the self-proof on a job's GPUs: what was asked of SLURM, and how runs compute."""
     train = config.train
     keys = {"precision": train.precision, "compile": train.compile, "deterministic": str(train.deterministic).lower()}
     return [f"--gpus-per-node={config.slurm.gpus}", *(f"train.{key}={value}" for key, value in keys.items())]
@@ -48,7 +48,7 @@ def read_proof(folder: Path, gpus_per_node: int, code: int) -> Report | None:
 
 
 def bad_hosts(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(host, what is wrong with it). Ranks that do not reach the others are told apart only if some do."""
+    """(host, what is wrong with it). Ranks that do not reach the others count as bad only if some do."""
     for host in hosts:
         if not any(report["host"] == host for report in reports):
             yield host, "did not answer"
@@ -63,7 +63,7 @@ def bad_hosts(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Iterat
 
 def verdict(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> tuple[bool, list[str]]:
     """(whether all is well, lines to show)"""
-    if not reports:  # a step starts on all nodes or on none: whose fault it is cannot be told
+    if not reports:  # a step starts on all nodes or on none: nobody knows whose fault it is
         return False, [f"none of {', '.join(hosts)} answered: the step did not start; what srun said is above"]
     bad = list(bad_hosts(reports, hosts))
     if bad:
@@ -115,18 +115,18 @@ def jobs(run_dir: RunDir) -> list[str]:
 
 
 def _state(job: str) -> str:
-    """In SLURM's words: squeue's while it knows the job, then the accounting's where there is one."""
-    for words in (
+    """What SLURM says of a job: squeue's while it knows the job, then the accounting's where there is one."""
+    for command in (
         ["squeue", "--noheader", f"--jobs={job}", "--format=%T %M %R"],
         ["sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State,ExitCode,Elapsed"],
         ["scontrol", "--oneliner", "show", "job", job],
     ):
-        if shutil.which(words[0]) is None:
+        if shutil.which(command[0]) is None:
             continue
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         text = " ".join(done.stdout.split())
         if done.returncode == 0 and text:
-            if words[0] != "scontrol":
+            if command[0] != "scontrol":
                 return text.replace("|", " ")
             fields = dict(word.split("=", 1) for word in text.split() if "=" in word)
             return f"{fields.get('JobState', 'unknown')} {fields.get('ExitCode', '')} {fields.get('RunTime', '')}"

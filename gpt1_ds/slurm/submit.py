@@ -42,7 +42,7 @@ def output(run_dir: RunDir, name: str) -> str:
 
 
 def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
-    """Options of sbatch, one word each: nothing here passes through a shell."""
+    """Options of sbatch, one argument each: nothing here passes through a shell."""
     slurm = config.slurm
     tasks = slurm.ranks if slurm.launcher == "srun" else 1
     values = {
@@ -63,14 +63,14 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
         "mail-user": slurm.mail,
         "mail-type": slurm.mail and MAILS,
     }
-    words = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    arguments = [f"--{name}={value}" for name, value in values.items() if value is not None]
     if slurm.exclusive:
-        words.append("--exclusive")
+        arguments.append("--exclusive")
     if slurm.spare_nodes:
-        words.append("--no-kill")  # SLURM leaves the job alone when it loses a node
+        arguments.append("--no-kill")  # SLURM leaves the job alone when it loses a node
     requeue = "--requeue" if slurm.requeue else "--no-requeue"
     # singleton: jobs of one run come one after another
-    return [*words, "--dependency=singleton", "--open-mode=append", requeue, "--export=ALL", *slurm.options]
+    return [*arguments, "--dependency=singleton", "--open-mode=append", requeue, "--export=ALL", *slurm.options]
 
 
 def _gpus(slurm: SlurmConfig, tasks: int) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
         yield f"export {name}={shlex.quote(str(value))}"
 
 
-def _array(name: str, words: Sequence[str]) -> str:
-    return f"{name}=({' '.join(shlex.quote(word) for word in words)})"
+def _array(name: str, arguments: Sequence[str]) -> str:
+    return f"{name}=({' '.join(shlex.quote(argument) for argument in arguments)})"
 
 
 _ENROOT = """for name in $(compgen -e); do
@@ -134,9 +134,9 @@ def _prefix(slurm: SlurmConfig) -> list[str]:
         gpus = ["--device=nvidia.com/gpu=all"] if slurm.gpus else []
         return ["podman", "run", "--rm", *shared, *gpus, f"--workdir={here}", *mounts, slurm.container]
     if runtime == "enroot":
-        mounts = [word for mount in (f"{here}:{here}", *slurm.container_mounts) for word in ("--mount", mount)]
+        mounts = [argument for mount in (f"{here}:{here}", *slurm.container_mounts) for argument in ("--mount", mount)]
         return ["bash", "-c", _ENROOT, runtime, *mounts, slurm.container, "sh", "-c", 'cd "$0" && exec "$@"', here]
-    mounts = [word for mount in slurm.container_mounts for word in ("--bind", mount)]
+    mounts = [argument for mount in slurm.container_mounts for argument in ("--bind", mount)]
     gpus = ["--nv"] if slurm.gpus else []
     return [runtime, "exec", *gpus, "--pwd", here, "--bind", here, *mounts, slurm.container]
 
@@ -166,11 +166,11 @@ class JobSubmission:
     script: str
     options: list[str]
     files: dict[str, str]
-    words: list[str]  # what the script is given
+    arguments: list[str]  # what the script is given
     after: list[str]  # jobs that must end well before
 
     def command(self, *more: str) -> list[str]:
-        return ["sbatch", *more, *self.options, *self._waiting(), str(self.place / self.script), *self.words]
+        return ["sbatch", *more, *self.options, *self._waiting(), str(self.place / self.script), *self.arguments]
 
     def _waiting(self) -> Iterator[str]:
         """The last --dependency counts. What the job waits for may fail: SLURM then removes the job."""
@@ -188,15 +188,15 @@ def prepare(command: str, config: Config, written: Written | None = None) -> Job
     files = scripts(script, config, options)
     if written is None:
         files["config.yaml"] = to_yaml(config)
-        words = ["-c", str(place / "config.yaml")]
+        arguments = ["-c", str(place / "config.yaml")]
     else:
-        words = list(written.overrides)
+        arguments = list(written.overrides)
         for number, name in enumerate(written.files):
             if Path(name).is_file():
                 files[f"{number}.yaml"] = Path(name).read_text(encoding="utf-8")
                 name = str(place / f"{number}.yaml")
-            words += ["-c", name]
-    return JobSubmission(run_dir, place, script, options, files, words, jobs_before(config.slurm))
+            arguments += ["-c", name]
+    return JobSubmission(run_dir, place, script, options, files, arguments, jobs_before(config.slurm))
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Written:
     overrides: Sequence[str]
 
 
-def prepare_command(words: Sequence[str], config: Config) -> JobSubmission:
+def prepare_command(arguments: Sequence[str], config: Config) -> JobSubmission:
     """What `submit` will do for a command that is no run: one job of one node. Touches nothing."""
     if config.slurm.requeue:  # its job keeps its number: what follows it waits on
         config = replace(config, slurm=replace(config.slurm, continuation="requeue"))
@@ -216,15 +216,15 @@ def prepare_command(words: Sequence[str], config: Config) -> JobSubmission:
     if config.slurm.seconds < 2 * config.slurm.warning:  # it would be asked to end as it begins
         left_out.append("--signal=")
     options = [option for option in sbatch_options(config, run_dir) if not option.startswith(tuple(left_out))]
-    options.append(f"--job-name={'-'.join(command_name(words))}")
+    options.append(f"--job-name={'-'.join(command_name(arguments))}")
     files = scripts(COMMAND_SCRIPT, config, options)
     place = next_place(run_dir.slurm)
-    return JobSubmission(run_dir, place, COMMAND_SCRIPT, options, files, list(words), jobs_before(config.slurm))
+    return JobSubmission(run_dir, place, COMMAND_SCRIPT, options, files, list(arguments), jobs_before(config.slurm))
 
 
-def command_name(words: Sequence[str]) -> Sequence[str]:
+def command_name(arguments: Sequence[str]) -> Sequence[str]:
     """The command, or the group and the command: data build."""
-    return words[: 2 if len(words) > 1 and re.fullmatch("[a-z]+", words[1]) else 1]
+    return arguments[: 2 if len(arguments) > 1 and re.fullmatch("[a-z]+", arguments[1]) else 1]
 
 
 def jobs_before(slurm: SlurmConfig) -> list[str]:
@@ -287,7 +287,7 @@ def submit(submission: JobSubmission, share: str) -> str:
         write_atomic(submission.place / name, text)
     answer = call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
     job = answer.strip().partition(";")[0]
-    alone = submission.words if submission.script == COMMAND_SCRIPT else []
+    alone = submission.arguments if submission.script == COMMAND_SCRIPT else []
     status.note_submission(submission.run_dir, job, submission.after, alone)
     return job
 
@@ -300,10 +300,10 @@ def _made(submission: JobSubmission) -> JobSubmission:
             return submission
         except FileExistsError:
             place, taken = next_place(submission.run_dir.slurm), f"{submission.place}/"
-            words = [
-                f"{place}/{word.removeprefix(taken)}" if word.startswith(taken) else word for word in submission.words
+            arguments = [
+                f"{place}/{one.removeprefix(taken)}" if one.startswith(taken) else one for one in submission.arguments
             ]
-            submission = replace(submission, place=place, words=words)
+            submission = replace(submission, place=place, arguments=arguments)
 
 
 def require_sbatch() -> None:
@@ -324,7 +324,7 @@ def call(command: list[str], variables: dict[str, str], error: type[ConfigError]
     done = subprocess.run(command, env=ours, capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join(done.stderr.split())
-        if any(words in said.lower() for words in NO_CONTROLLER):
+        if any(text in said.lower() for text in NO_CONTROLLER):
             raise error(
                 f"{said}: SLURM's controller does not answer; try `sinfo`, ask who runs the cluster, or look with "
                 "--dry-run"

@@ -40,10 +40,10 @@ class Fault:
 
 def fault_of(error: UserError | TrainingError | OSError) -> Fault | None:
     """Returns the fault behind an error; None for an error that another job would meet again."""
-    told = explain(error) if isinstance(error, OSError) else error
-    if told is None or not told.passes:
+    explained = explain(error) if isinstance(error, OSError) else error
+    if explained is None or not explained.passes:
         return None
-    return Fault(str(told), (told.host,) if isinstance(told, NodeError) else ())
+    return Fault(str(explained), (explained.host,) if isinstance(explained, NodeError) else ())
 
 
 def leave_word(error: UserError | TrainingError) -> None:
@@ -99,7 +99,7 @@ SHORTEST = 60  # seconds that are left to a job whose ranks are worth starting a
 
 @dataclass(frozen=True)
 class Chain:
-    """What a job was told of those before it: `faults` in a row, the nodes they were on; and what the user allows."""
+    """What a job knows of those before it: `faults` in a row, the nodes they were on; and what the user allows."""
 
     faults: int = 0
     avoid: tuple[str, ...] = ()
@@ -154,9 +154,9 @@ def begin(run_dir: RunDir, job: str, restart: str) -> None:
     write_json(run_dir.slurm / f"try-{job}-{restart or 0}.json", {**note, "time": round(time.time())})
 
 
-def faults_before(run_dir: RunDir, job: str, restart: str, told: int) -> int:
+def faults_before(run_dir: RunDir, job: str, restart: str, known: int) -> int:
     """Returns how many tries in a row came to nothing before this one: those that SLURM has requeued under this job's
-    number since one of them saved a step, and the `told` ones of jobs before it, unless one did. A try that left no
+    number since one of them saved a step, and the `known` ones of jobs before it, unless one did. A try that left no
     note came to nothing: the disk may have been full.
     """
     requeued = int(restart or 0)
@@ -166,7 +166,7 @@ def faults_before(run_dir: RunDir, job: str, restart: str, told: int) -> int:
         saved = [number for number, note in enumerate(notes) if note.get("step", here) < here]
         if saved:
             return requeued - 1 - saved[-1]
-    return told + requeued
+    return known + requeued
 
 
 def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain, nodes: NodesLeft = NodesLeft()) -> Verdict:
@@ -234,16 +234,16 @@ def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, lo
     """
     made, since = note.get("restarts", 0), note.get("since", note.get("time", 0))
     gained = note.get("gained", 0) + (_trained(run_dir, since) or 0)
-    told = {"restarts": made + 1, "since": round(time.time()), "gained": gained, "step": newest_step(run_dir)}
+    restarted = {"restarts": made + 1, "since": round(time.time()), "gained": gained, "step": newest_step(run_dir)}
     try:
-        write_json(path, {**note, **told})
+        write_json(path, {**note, **restarted})
     except OSError:  # its disk has a fault: another job may be elsewhere
         return False
     forget(run_dir, str(note.get("job", "")))
     about = {"job": note.get("job"), "restarts": made + 1, "reason": reason}
     if loss is not None:
         about |= {"host": loss.host} | ({} if loss.rank is None else {"rank": loss.rank})
-    run_dir.add_event("restarted", step=told["step"], **about, ended=round(time.time(), 2))
+    run_dir.add_event("restarted", step=restarted["step"], **about, ended=round(time.time(), 2))
     return True
 
 

@@ -60,7 +60,7 @@ class ArraySubmission:
     arrays: list[Array]
     files: dict[Path, str]
     after: list[str]  # jobs that must end well before
-    last: list[str]  # words of the program; none: nothing follows
+    last: list[str]  # arguments of the program; none: nothing follows
     last_options: list[str]
 
     def commands(self, jobs: Sequence[str]) -> Iterator[tuple[Path, list[str]]]:
@@ -70,12 +70,12 @@ class ArraySubmission:
         first = [f"--dependency=afterok:{':'.join(self.after)}", "--kill-on-invalid-dep=yes"] if self.after else []
         for array in self.arrays:
             after = [f"--dependency=afterany:{':'.join(jobs[: array.after])}"] if array.after else first
-            words = [*array.options, *after, str(array.place / SCRIPT), str(array.manifest)]
-            yield array.place, ["sbatch", "--parsable", *words]
+            arguments = [*array.options, *after, str(array.place / SCRIPT), str(array.manifest)]
+            yield array.place, ["sbatch", "--parsable", *arguments]
         if self.last:
             after = [f"--dependency=afterany:{':'.join(jobs)}"]
-            words = [*self.last_options, *after, str(self.place / COMMAND_SCRIPT), *self.last]
-            yield self.place, ["sbatch", "--parsable", *words]
+            arguments = [*self.last_options, *after, str(self.place / COMMAND_SCRIPT), *self.last]
+            yield self.place, ["sbatch", "--parsable", *arguments]
 
     def lines(self) -> Iterator[str]:
         """What a person reads before it is submitted."""
@@ -91,7 +91,7 @@ def prepare(
     sweep: Sweep, jobs: int | None, last: Sequence[str] = (), after_trial: Sequence[str] = ()
 ) -> ArraySubmission:
     """What `submit` will do for the trials that are not done, `jobs` at a time (None: as many as SLURM starts), and for
-    a job with the words `last` of the program after them; `after_trial` are those that each task runs at its end.
+    a job with the arguments `last` of the program after them; `after_trial` are those that each task runs at its end.
     Touches nothing. Raises ConfigError where SLURM is asked for other ranks than the study counts on, or for jobs that
     could not train.
     """
@@ -109,7 +109,7 @@ def prepare(
     without = ["--nodes=", "--signal=", "--output="]
     if last[:1] == ["slurm"] or (last[:2] == ["scaling", "collect"] and "--missing" not in last):  # no GPU works for it
         without += ["--gpus-", "--gres=", "--cpus-per-gpu="]
-    alone = [word for word in options if not word.startswith(tuple(without))]
+    alone = [argument for argument in options if not argument.startswith(tuple(without))]
     alone += ["--nodes=1", f"--output={output(RunDir(sweep.folder), '%j.out')}"]
     files = {place / name: text for name, text in scripts(COMMAND_SCRIPT, config, alone).items()} if last else {}
     if after_trial:
@@ -151,7 +151,7 @@ def _add(
 def _options(sweep: Sweep, config: Config) -> list[str]:
     """What sbatch is told for an array of cells like this one."""
     folder = RunDir(sweep.folder)
-    options = [word for word in sbatch_options(config, folder) if not word.startswith(RUNS_ONE_BY_ONE)]
+    options = [argument for argument in sbatch_options(config, folder) if not argument.startswith(RUNS_ONE_BY_ONE)]
     return [*options, f"--job-name={sweep.study.name}", f"--output={output(folder, '%A_%a.out')}"]
 
 
@@ -219,8 +219,8 @@ def _submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
     for place, command in submission.commands(jobs):
         answer = call(command, {"GPT1_DS_LAUNCH": str(place)}, LaunchError)
         job = answer.strip().partition(";")[0]
-        words = [SCRIPT, str(submission.arrays[len(jobs)].manifest)] if len(jobs) < len(submission.arrays) else None
-        note_submission(RunDir(sweep.folder), job, submission.after, words or submission.last)
+        arguments = [SCRIPT, str(submission.arrays[len(jobs)].manifest)] if len(jobs) < len(submission.arrays) else None
+        note_submission(RunDir(sweep.folder), job, submission.after, arguments or submission.last)
         jobs.append(job)
     write_json(RunDir(sweep.folder).study, sweep.describe())
     return jobs

@@ -118,15 +118,15 @@ class KeySweep(Sweep):
 
 
 def make_key_sweep(
-    words: Sequence[str], configure: Callable[[Sequence[str]], Config], nproc: int | None, jobs: int | None
+    arguments: Sequence[str], configure: Callable[[Sequence[str]], Config], nproc: int | None, jobs: int | None
 ) -> KeySweep:
-    """The product of the lists in `words`, each key=a,b,c; `configure` makes a run's configuration of overrides.
+    """The product of the lists in `arguments`, each key=a,b,c; `configure` makes a run's configuration of overrides.
 
     Raises UserError naming every problem of the lists and of every trial's configuration, each once.
     """
     if os.environ.get("WANDB_SWEEP_ID"):
         raise ConfigError("--sweep: an agent of a W&B sweep gives one run its values (WANDB_SWEEP_ID is set); keep one")
-    lists = [_list(word) for word in words]
+    lists = [_list(argument) for argument in arguments]
     keys, choices = [key for key, _ in lists], dict(lists)
     ConfigError.raise_all(f"--sweep: {key} is named twice; give all its values at once" for key in _twice(keys))
     study = StudySettings(jobs=jobs_at_a_time(StudySettings(), jobs), nproc=nproc or 1, keep_checkpoints=True)
@@ -144,8 +144,8 @@ def make_key_sweep(
             trials.append(KeyTrial(config=_placed(config, values), values=values))
         except UserError as error:
             problems |= dict.fromkeys(problem.removeprefix("command line: ") for problem in error.problems)
-    same = dict.fromkeys(word for word in _same(trials, configs) if word.partition("=")[0] not in equal)
-    problems |= dict.fromkeys(f"{word} mean the same; leave one out" for word in same)
+    same = dict.fromkeys(argument for argument in _same(trials, configs) if argument.partition("=")[0] not in equal)
+    problems |= dict.fromkeys(f"{argument} mean the same; leave one out" for argument in same)
     way_out = "runs would be equal: leave this list out, or sweep it where it is read"
     UserError.raise_all(
         f"--sweep: {problem}" for problem in [*problems, *(f"{one}; {way_out}" for one in equal.values())]
@@ -156,9 +156,9 @@ def make_key_sweep(
     return KeySweep(replace(study, name=name), tuple(trials))
 
 
-def _list(word: str) -> tuple[str, list[str]]:
+def _list(argument: str) -> tuple[str, list[str]]:
     """key=a,b,c as (key, values); commas in brackets belong to a value. Raises ConfigError."""
-    key, equals, text = word.partition("=")
+    key, equals, text = argument.partition("=")
     values, depth = [""], 0
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
@@ -167,7 +167,7 @@ def _list(word: str) -> tuple[str, list[str]]:
         else:
             values[-1] += letter
     if not key or not equals or "" in values:
-        raise ConfigError(f"--sweep {word!r}: write a key and its values, like optimizer.lr=1e-3,1e-4")
+        raise ConfigError(f"--sweep {argument!r}: write a key and its values, like optimizer.lr=1e-3,1e-4")
     if key in OWN_KEYS:
         raise ConfigError(f"--sweep: {key} is the same for all trials; give it as {key}={values[0]}")
     ConfigError.raise_all(f"--sweep: {key} has the value {value} twice; leave one out" for value in _twice(values))

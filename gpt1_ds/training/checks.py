@@ -157,7 +157,7 @@ class Start:
     @property
     def may_be_stored(self) -> bool:
         """Whether the store may have the checkpoint from which this run continues, though its folder has none: it has
-        started before. What it was told to begin with may be gone by then. Raises ConfigError, as `claim` does.
+        started before. The checkpoint that it began with may be gone by then. Raises ConfigError, as `claim` does.
         """
         has_store = self.config.checkpoint.mirror is not None and self.run_dir.config.is_file()
         return has_store and not begins_anew(self.config) and not self.claim.replaces
@@ -268,7 +268,7 @@ def check_folder(start: Start) -> None:
 
 
 def check_first_state(start: Start) -> None:
-    """The run can continue from its newest checkpoint, or begin with the one that it is told to begin with."""
+    """The run can continue from its newest checkpoint, or begin with the one that its configuration names."""
     config = start.resolved
     is_frozen = config.task is not None and config.task.form == "frozen"
     continues = not is_frozen and not start.claim.aside

@@ -111,7 +111,7 @@ def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
 
 def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
-    """`model_of`; where that checkpoint is missing, what is wrong in the words themselves is said with it."""
+    """`model_of`; where that checkpoint is missing, what is wrong in the arguments themselves is said with it."""
     try:
         return model_of(files, overrides)
     except CheckpointError as missing:
@@ -153,7 +153,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
 def shown_finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     """The configuration of a fine-tuning run, to be read by a person: it asks for no checkpoint. While there is none,
-    the section model is what the files and words say of it, and that is told.
+    the section model is what the files and arguments say of it, and a line says so.
     """
     missing = "checkpoint.init_from is empty"
     if named(files, overrides, "checkpoint", "init_from") or named(files, overrides, "task", "tokenizer"):

@@ -22,8 +22,8 @@ def read_linear(one: EvaluationConfig) -> TaskData:
         raise ConfigError(f"{where} names no task; give a preset like finetune/sst2, or a file with a section task")
     if find_spec("sklearn") is None:
         raise ConfigError(f"{where}: linear models need scikit-learn; pip install 'gpt1-ds[finetune]'")
-    words = [] if one.limit is None else [f"task.train_examples={one.limit}"]
-    task = load([one.linear], ["task.form=frozen", *words]).task
+    arguments = [] if one.limit is None else [f"task.train_examples={one.limit}"]
+    task = load([one.linear], ["task.form=frozen", *arguments]).task
     assert task is not None, "the file names one"
     data = read_task(task)
     if task.makes_vectors or data.task.reads_tokens or data.task.writes_text:

@@ -119,7 +119,7 @@ class Mirror:
         return self._in_thread(lambda copies: copies.replace(folder, problem))
 
     def claim(self) -> None:
-        """Write the configuration there, so that whoever may not write is told before the first step."""
+        """Write the configuration there, so that a place that cannot be written is known before the first step."""
         self.groups.on_rank_0(lambda: None if self._copies is None else self._copies.claim())
 
     def finish(self, stays: bool) -> None:
@@ -277,7 +277,7 @@ class Copies:
             )
 
     def claim(self) -> None:
-        """Write the configuration there, first of all: whoever may not write is told before the first step."""
+        """Write the configuration there, so that a place that cannot be written is known before the first step."""
         self.place.write(self.run_dir.config.name, self.run_dir.config.read_bytes())
         self._is_claimed = True
 
@@ -322,8 +322,8 @@ class Copies:
         begin = time.monotonic()
         if _tried(partial(self._copy, folder)):
             size = sum(file["bytes"] for file in manifest.read(folder)["files"].values())
-            told = {"to": str(self.place), "bytes": size, "seconds": round(time.monotonic() - begin, 3)}
-            self._said.put(("copied", {"step": manifest.step_of(folder), **told}))
+            copied = {"to": str(self.place), "bytes": size, "seconds": round(time.monotonic() - begin, 3)}
+            self._said.put(("copied", {"step": manifest.step_of(folder), **copied}))
 
     def _copy(self, folder: Path) -> bool:
         return store.copy(folder, self.place.below(f"checkpoints/{folders.published_name(folder)}"))

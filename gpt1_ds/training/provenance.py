@@ -53,11 +53,11 @@ def git_revision() -> str | None:
 def command() -> str | None:
     """The line that began this run, as a shell reads it; None where a program of somebody else calls this package.
 
-    Its words are file names and `key=value`, all of which `config.yaml` holds too: no key of the configuration takes a
-    secret.
+    Its arguments are file names and `key=value`, all of which `config.yaml` holds too: no key of the configuration
+    takes a secret.
     """
-    program, *words = sys.argv
-    return shlex.join(["gpt1-ds", *words]) if Path(program).name in PROGRAMS else None
+    program, *arguments = sys.argv
+    return shlex.join(["gpt1-ds", *arguments]) if Path(program).name in PROGRAMS else None
 
 
 def environment(compiled: bool) -> dict[str, Any]:

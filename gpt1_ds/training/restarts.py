@@ -48,8 +48,8 @@ def start(target: str, config: Config, nproc: int | None, run_dir: RunDir, resta
             # with resume=never an older run's checkpoints lie there until the ranks have moved them
             is_saved = step > 0 and newest != began if begins_anew(config) else step > began[0]
             if not is_saved:
-                told = f"no step was saved since step {began[0]}, so the ranks do not begin again"
-                log.say(f"--restarts={restarts}: {told}")
+                why = f"no step was saved since step {began[0]}, so the ranks do not begin again"
+                log.say(f"--restarts={restarts}: {why}")
                 raise
             made += 1
             if begins_anew(config):  # once is enough

@@ -1,4 +1,4 @@
-"""Where a run begins: at its newest good checkpoint, at the one it was told to, or with fresh weights."""
+"""Where a run begins: at its newest good checkpoint, at the one its configuration names, or with fresh weights."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def named_checkpoint(config: Config) -> tuple[str, str] | None:
-    """(key, CKPT) of the checkpoint that a new run is told to begin with; None: it begins with fresh weights."""
+    """(key, CKPT) of the checkpoint that a new run begins with; None: it begins with fresh weights."""
     settings = config.checkpoint
     if settings.init_from is not None:
         return "checkpoint.init_from", settings.init_from
@@ -170,9 +170,9 @@ def newest_whole(run_dir: RunDir) -> tuple[Path | None, dict[Path, str]]:
 
 
 def first_note(run_dir: RunDir, config: Config) -> str | None:
-    """Says that a run which continues from its own checkpoint does not read the one that it is newly told to begin
-    with, or which rows a run reads that resumes another one's; None where it is told what it was told before, as a
-    requeued job is, and where its rows are the next ones.
+    """Says that a run which continues from its own checkpoint does not read another one that its configuration now
+    names, or which rows a run reads that resumes another one's; None where the configuration names what it named
+    before, as in a requeued job, and where its rows are the next ones.
     """
     if (asked := named_checkpoint(config)) is None:
         return None

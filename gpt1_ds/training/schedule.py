@@ -34,19 +34,19 @@ def learning_rate(
     final, end = schedule.final_fraction, length + 1
     progress = (here - warmup) / (end - warmup)
     if schedule.kind == "cosine":
-        share = final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+        factor = final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
     elif schedule.kind == "linear":
-        share = final + (1 - final) * (1 - progress)
+        factor = final + (1 - final) * (1 - progress)
     elif schedule.kind == "wsd":
         decay = round(schedule.decay_fraction * length)
-        share = final + (1 - final) * min(1.0, (end - here) / (decay + 1))
+        factor = final + (1 - final) * min(1.0, (end - here) / (decay + 1))
     elif schedule.kind == "rsqrt":
-        share = max(final, math.sqrt(max(1, warmup) / max(1, here)))
+        factor = max(final, math.sqrt(max(1, warmup) / max(1, here)))
     elif schedule.kind == "constant":
-        share = 1.0
+        factor = 1.0
     else:
         assert_never(schedule.kind)
-    return highest * share
+    return highest * factor
 
 
 def warmup_position(schedule: ScheduleConfig, steps: int, sizes: BatchSizes = UNIFORM) -> float:

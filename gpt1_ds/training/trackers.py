@@ -78,8 +78,8 @@ def close(sinks: Sequence[Sink], config: Config, run_dir: RunDir, state: Trainin
     try:
         entries = read_entries(run_dir.evaluation)
         references = _references(run_dir) if config.tracking.artifacts == "reference" else []
-        told = summary(run_dir, state, reason, entries)
-        ending = Ending(summary=told, tables=tables(run_dir, entries), references=references, failed=reason == FAILED)
+        final = summary(run_dir, state, reason, entries)
+        ending = Ending(summary=final, tables=tables(run_dir, entries), references=references, failed=reason == FAILED)
     except Exception as error:  # nothing here may change how the run ends
         log.say(GONE.format("the end of tracking", f"{type(error).__name__}: {error}"))
         ending = Ending(summary={"outcome": reason}, failed=reason == FAILED)

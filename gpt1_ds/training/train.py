@@ -96,8 +96,8 @@ def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], l
     return [str(name) for name in files], [*as_overrides(mapping), *as_overrides(dict(overrides))]
 
 
-def _train(files: Sequence[str], words: Sequence[str]) -> Ended:
-    config = as_trial((finetune_config if names_task(files, words) else pretrain_config)(files, words))
+def _train(files: Sequence[str], arguments: Sequence[str]) -> Ended:
+    config = as_trial((finetune_config if names_task(files, arguments) else pretrain_config)(files, arguments))
     world = launch.world(None)
     if world > 1 and _DONE:
         raise LaunchError(f"gpt1_ds.train: this process has run {_DONE[-1]}; under a launcher each run starts it anew")

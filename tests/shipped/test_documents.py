@@ -10,7 +10,7 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from gpt1_ds.cli import parse
-from gpt1_ds.commands.parser import parse_words
+from gpt1_ds.commands.parser import parse_arguments
 from gpt1_ds.commands.slurm import passed_on
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.config.load import find_file
@@ -39,7 +39,7 @@ def test_commands_are_understood(line: Line) -> None:
     if options.passes_on:
         _, words = passed_on(options)
         keys = () if words[0] in TRAINING else ("slurm.", "run.")  # of the job
-        options = parse_words(options.program, [word for word in words if not word.startswith(keys)])
+        options = parse_arguments(options.program, [word for word in words if not word.startswith(keys)])
     overrides = getattr(options, "overrides", [])
     assert all("=" in word for word in overrides)
     if getattr(options, "study", None) is not None:

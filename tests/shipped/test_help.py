@@ -96,7 +96,7 @@ def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser
     with pytest.raises(UserError, match="name a checkpoint"):
         understood(*others)
     if not after:
-        with pytest.raises(UserError, match=r"b: .* takes no such word"):
+        with pytest.raises(UserError, match=r"b: .* takes no such argument"):
             understood("a", "b", *others)
 
 
@@ -148,7 +148,7 @@ def test_there_are_commands_that_read_checkpoints() -> None:
         (["sample", "runs/r", "--prompt", "x", "--temprature", "1"], "did you mean --temperature?"),
         (["data", "build"], "--input, --tokenizer, --out; see gpt1-ds data build --help"),
         (["checkpoint", "export", "x", "--to", "hff", "--out", "y"], "--to hff: there is no hff; did you mean hf?"),
-        (["doctor", "now"], "now: gpt1-ds doctor takes no such word"),
+        (["doctor", "now"], "now: gpt1-ds doctor takes no such argument"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

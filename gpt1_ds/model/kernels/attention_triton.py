@@ -245,7 +245,7 @@ def tile_for(q_GSH: Tensor) -> Tile:
 def arguments(
     q_GSH: Tensor, k_GTH: Tensor, wanted: Scores, drop: Drop | None, tile: Tile
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns what every kernel is told after its own tensors: (tensors and numbers, what it is compiled for)."""
+    """Returns what every kernel takes after its own tensors: (tensors and numbers, what it is compiled for)."""
     nothing = q_GSH  # never read
     until, bias_NST, factor = wanted.until_G, wanted.bias_NST, wanted.factor_of(q_GSH)
     mask = (drop.key_G, drop.second_G) if drop else (nothing, nothing)

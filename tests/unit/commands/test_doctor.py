@@ -51,7 +51,7 @@ def test_threads_on_cores_that_others_use(capsys: pytest.CaptureFixture[str], mo
 def test_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
-    assert "ok      memory: glibc, told to keep what is freed" in said(capsys, monkeypatch)
+    assert "ok      memory: glibc, set to keep what is freed" in said(capsys, monkeypatch)
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert "note    memory: not glibc" in said(capsys, monkeypatch)
     monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so.2")

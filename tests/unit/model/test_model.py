@@ -102,21 +102,21 @@ def test_lower_layers_have_lower_rates(encoder: DenseModel) -> None:
     blocks = sum(isinstance(layer, Block) for layer in encoder.layers)
     plain = parameter_groups(encoder, 0.01)
     groups = layer_groups(plain, 0.5, blocks)
-    shares = {names.info(p).name: group["share"] for group in groups for p in group["params"]}
+    scales = {names.info(p).name: group["lr_scale"] for group in groups for p in group["params"]}
     decays = [
         {names.info(p).name: group["weight_decay"] for group in some for p in group["params"]}
         for some in (plain, groups)
     ]
     assert decays[0] == decays[1]
-    assert shares.keys() == {names.info(p).name for p in encoder.parameters()}
-    for name, share in shares.items():
+    assert scales.keys() == {names.info(p).name for p in encoder.parameters()}
+    for name, scale in scales.items():
         level = blocks + 1
         if name.startswith("blocks."):
             level = int(name.split(".")[1]) + 1
         elif name.split(".")[0] in ("tokens", "positions", "segments", "embedding_norm"):
             level = 0
-        assert share == 0.5 ** (blocks + 1 - level), name
-    assert {1.0, 0.5, 0.5 ** (blocks + 1)} <= set(shares.values())
+        assert scale == 0.5 ** (blocks + 1 - level), name
+    assert {1.0, 0.5, 0.5 ** (blocks + 1)} <= set(scales.values())
 
 
 def drawn(name: str, seed: int = 1, **part: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from gpt1_ds.config import load
 from gpt1_ds.diagnostics.report import Record, Report, read_report, write
 from gpt1_ds.launcher import launch
 from gpt1_ds.slurm import tries
-from gpt1_ds.slurm.status import read_proof, verdict, words
+from gpt1_ds.slurm.status import proof_arguments, read_proof, verdict
 
 ONE = "slurm.gpus_per_node=8"
 HEALTH = ["health", "verdict"]  # steps of the script
@@ -160,7 +160,7 @@ def proof(*records: Record) -> Report:
 
 
 def test_the_self_proof_computes_as_runs_do() -> None:
-    found = words(load([], [ONE, "train.precision=bf16", "train.deterministic=true"]))
+    found = proof_arguments(load([], [ONE, "train.precision=bf16", "train.deterministic=true"]))
     assert found == [
         *("--gpus-per-node=8", "train.precision=bf16", "train.compile=auto", "train.deterministic=true"),
     ]
@@ -175,7 +175,7 @@ def test_ranks_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(launch, "world", lambda _: 16)
     monkeypatch.setattr(launch, "start", start)
-    given = words(load([], [ONE]))
+    given = proof_arguments(load([], [ONE]))
     assert main(["slurm", "prove", str(tmp_path), *given]) == 0
     assert told == [("gpt1_ds.diagnostics.self_proof:prove_job", (tmp_path, 8, given[1:]), None)]
 
