@@ -10,6 +10,7 @@ import pytest
 
 from gpt1_ds.launcher import launch
 
+pytestmark = pytest.mark.slow
 LAYOUTS = {
     "one": (1, []),
     "dp2": (2, []),

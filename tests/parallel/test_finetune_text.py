@@ -72,7 +72,7 @@ def run(span_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return finetuned
 
 
-@pytest.mark.parametrize("layout", ["tp2-sequence", "zero3", "tp2-pp2"])
+@pytest.mark.parametrize("layout", ["tp2-sequence", "zero3", pytest.param("tp2-pp2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_layout_equals_one_process(name: str, layout: str, run: Run) -> None:
     one, other = run(name, "one"), run(name, layout)

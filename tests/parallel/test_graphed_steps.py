@@ -11,6 +11,7 @@ import pytest
 from gpt1_ds.engine.graphs import WARM_UP
 from gpt1_ds.launcher import launch
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 MODEL = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=16", "train.precision=bf16"]
 STEPS = WARM_UP + 3

@@ -10,6 +10,7 @@ import pytest
 
 from gpt1_ds.launcher import launch
 
+pytestmark = pytest.mark.slow
 MODEL = ["model.layers=4", "model.width=32", "model.heads=2", "model.context=16", "optimizer.clip=0.1"]
 PRECISIONS = ("fp32", "bf16", "fp16")
 LAYOUTS = {

@@ -114,6 +114,7 @@ def assert_a_pipelines(summary: dict[str, Any]) -> None:
     assert "loss" not in first, "only the last stage has one"
 
 
+@pytest.mark.slow
 def test_a_window_that_a_stop_cuts_and_a_resume_ends(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = words_for("one", tiny_data, tmp_path, WINDOW)
     config = runs.configuration(words)

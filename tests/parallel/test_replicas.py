@@ -24,6 +24,7 @@ STEPS = 50
 MODEL = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=16", "optimizer.clip=0.1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_copies_do_not_drift(layout: str, tiny_data: Path) -> None:
     ranks, words = LAYOUTS[layout]

@@ -38,6 +38,7 @@ def visit(browser: str, page: Path, *action: str) -> tuple[str, list[str]]:
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
+@pytest.mark.slow
 def test_no_console_error_and_every_figure(browser: str, tmp_path: Path) -> None:
     page = write_scaling_report(make_study(tmp_path / "study"))
     document, console = visit(browser, page, "--dump-dom")

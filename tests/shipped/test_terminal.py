@@ -36,6 +36,7 @@ def assert_left_clean(terminal: Terminal) -> None:
     assert b"\x1b[?25l" not in terminal.raw, "a rank that is killed could not show the cursor again"
 
 
+@pytest.mark.slow
 def test_a_run_with_evaluation(tiny_data: Path, tmp_path: Path) -> None:
     words = [f"train.steps={STEPS}", "train.log_every=20", "train.eval_every=15", "train.eval_batches=0"]
     with program(pretrain(tiny_data, *words), tmp_path) as terminal:

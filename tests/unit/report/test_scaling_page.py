@@ -220,6 +220,7 @@ def test_names_are_not_formulas(tmp_path: Path) -> None:
     assert "&lt;i&gt;$x^$" in page
 
 
+@pytest.mark.slow
 def test_a_thousand_cells_stay_under_the_limit(tmp_path: Path) -> None:
     folder = make_study(tmp_path / "study")
     cells = read_results(folder)

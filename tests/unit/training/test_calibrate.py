@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from gpt1_ds.config import load
 from gpt1_ds.plan import machine
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.training.calibrate import calibrate
 
 
+@pytest.mark.slow
 def test_what_is_measured_can_be_planned_with(tmp_path: Path) -> None:
     here = calibrate(burst=1e-4, largest=256)
     assert here.measured
