@@ -107,10 +107,10 @@ def program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `gpt1-ds` as a person would, in an empty folder."""
 
     def run(
-        *words: str, timeout: float = 120, cwd: Path = tmp_path, **variables: str
+        *arguments: str, timeout: float = 120, cwd: Path = tmp_path, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-        command = [sys.executable, "-m", "gpt1_ds", *words]
+        command = [sys.executable, "-m", "gpt1_ds", *arguments]
         return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
 
     return run

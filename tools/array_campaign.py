@@ -52,8 +52,8 @@ STUDY = "study"
 
 def write_study(place: Path, data: Path) -> None:
     """30 cells: three depths, two numbers of tokens, five seeds."""
-    tiny = [word for word in runs.TINY if not word.startswith(("model.", "checkpoint."))]
-    overrides = dict(word.split("=", 1) for word in [*tiny, "model.context=32", f"data.path={data}"])
+    tiny = [argument for argument in runs.TINY if not argument.startswith(("model.", "checkpoint."))]
+    overrides = dict(argument.split("=", 1) for argument in [*tiny, "model.context=32", f"data.path={data}"])
     asked = {"slurm.nodes": 1, "slurm.cpus_per_task": 1, "slurm.launcher": "srun", "slurm.time": "0:20:00"}
     arm = {"name": "depth", "kind": "depth", "width": 32, "layers": [1, 2, 3], "tokens": ["32K", "64K"]}
     study = {
@@ -98,9 +98,9 @@ class Campaign:
         """The cells that are not done."""
         return [cell for cell in self.cells() if not RunDir(self.folder / cell).done.exists()]
 
-    def running(self, *words: str) -> dict[str, str]:
+    def running(self, *arguments: str) -> dict[str, str]:
         """Tasks of the array that run, with the numbers of their jobs."""
-        queue = self.cluster.call("squeue", "--noheader", "--states=RUNNING", "--format=%i %A", *words)
+        queue = self.cluster.call("squeue", "--noheader", "--states=RUNNING", "--format=%i %A", *arguments)
         pairs = [line.split() for line in queue.splitlines()]
         return {task: job for task, job in pairs if task in self.tasks}
 
@@ -139,8 +139,8 @@ class Campaign:
             timeline.mark(self.tasks[task], NODE)
         print(f"{node} is down with {', '.join(self.tasks[task] for task in hit) or 'no cell'}", flush=True)
         time.sleep(DOWN)
-        words = ["scontrol", "update", f"nodename={node}", "state=resume"]
-        self.cluster.call(*words, check=False)  # it may have come back by itself (ReturnToService=2)
+        arguments = ["scontrol", "update", f"nodename={node}", "state=resume"]
+        self.cluster.call(*arguments, check=False)  # it may have come back by itself (ReturnToService=2)
 
     @property
     def disk(self) -> Path:
@@ -150,8 +150,8 @@ class Campaign:
     def full_disk(self) -> Iterator[None]:
         """The folder of one cell is a small file system of its own, in which no checkpoint has space."""
         self.disk.mkdir(parents=True)
-        words = ["mount", "-t", "tmpfs", "-o", "size=200k,mode=700", "tmpfs", str(self.disk)]
-        subprocess.run(words, check=True)
+        arguments = ["mount", "-t", "tmpfs", "-o", "size=200k,mode=700", "tmpfs", str(self.disk)]
+        subprocess.run(arguments, check=True)
         try:
             yield
         finally:

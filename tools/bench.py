@@ -136,15 +136,15 @@ def _measure(number: int, options: Options, into: Path) -> None:
 
 def _measure_apart(number: int, options: Options, out: Path) -> Row | None:
     """In a process of its own; its plot, if it draws one, lies beside `out`."""
-    words = [sys.executable, __file__, "--row", str(number), "--device", options.device]
-    words += ["--rounds", str(options.rounds), "--threads", str(options.threads)] + ["--quick"] * options.quick
-    words += ["--text", *options.text] * bool(options.text) + ["--bpe", str(options.bpe)] * bool(options.bpe)
+    arguments = [sys.executable, __file__, "--row", str(number), "--device", options.device]
+    arguments += ["--rounds", str(options.rounds), "--threads", str(options.threads)] + ["--quick"] * options.quick
+    arguments += ["--text", *options.text] * bool(options.text) + ["--bpe", str(options.bpe)] * bool(options.bpe)
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
     if options.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""  # DeepSpeed would take a GPU that it sees
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "row.json"
-        ended = subprocess.run([*words, "--into", str(into)], env=environment, stdout=sys.stderr)
+        ended = subprocess.run([*arguments, "--into", str(into)], env=environment, stdout=sys.stderr)
         if ended.returncode:
             return None
         found = json.loads(into.read_text())

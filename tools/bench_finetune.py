@@ -45,9 +45,14 @@ class Ours:
 
         self.device = options.device
         keep_freed_blocks()
-        words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
-        words += [f"task.tokenizer={options.tokenizer}", *options.words]
-        self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)
+        arguments = [
+            "train.precision=bf16",
+            f"train.micro_batch={BATCH}",
+            f"run.dir={place}",
+            f"task.path={options.data}",
+        ]
+        arguments += [f"task.tokenizer={options.tokenizer}", *options.arguments]
+        self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], arguments)
         connect(options.device)
         groups = ProcessGroups(self.config)
         self.workload = Finetuning(self.config, read_task(self.config.task), Path(options.tokenizer), groups)
@@ -179,7 +184,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.set_defaults(words=[])
+    parser.set_defaults(arguments=[])
     options = parser.parse_args()
     if options.device == "cpu":  # DeepSpeed would take a GPU that it sees
         os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu")

@@ -37,8 +37,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     options = parser.parse_args()
-    for layout, words in LAYOUTS.items():
-        overrides = [*MODEL, *words, *options.overrides]
+    for layout, arguments in LAYOUTS.items():
+        overrides = [*MODEL, *arguments, *options.overrides]
         steps, comparisons = launch.run("tools.bench_replicas:measure", (overrides, options.rounds), 2)[0]
         every = load([], overrides).guard.compare_every
         cost = statistics.median(comparisons) / (every * statistics.median(steps))

@@ -39,8 +39,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     options = parser.parse_args()
-    for layout, (ranks, words) in LAYOUTS.items():
-        overrides = [*MODEL, *words, *options.overrides]
+    for layout, (ranks, arguments) in LAYOUTS.items():
+        overrides = [*MODEL, *arguments, *options.overrides]
         found = launch.run("tools.bench_watch:measure", (overrides, options.rounds), ranks)[0]
         every, plain = load([], overrides).train.log_every, found["off"]
         step = statistics.median(plain)

@@ -74,12 +74,12 @@ class Code:
         folder.mkdir(parents=True, exist_ok=True)
         self.environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "GPT1_DS_MACHINE": "cpu"}
 
-    def call(self, *words: str) -> None:
+    def call(self, *arguments: str) -> None:
         """One command of the program. Raises SystemExit with its messages where it fails."""
-        command = [sys.executable, "-P", "-m", "gpt1_ds", *words]
+        command = [sys.executable, "-P", "-m", "gpt1_ds", *arguments]
         done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+            raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
     def prepare(self) -> None:
         """The dataset and the task, from text that comes with Python."""
@@ -89,10 +89,10 @@ class Code:
             part = self.folder / "text" / f"{number}.txt"
             part.write_text(text[number * 40000 : (number + 1) * 40000])
             os.utime(part, (0, 0))  # which the dataset's key knows
-        words = text[:4000].split()
+        arguments = text[:4000].split()
         (self.folder / "task").mkdir(exist_ok=True)
         for split, first, count in (("train", 0, 24), ("dev", 24, 8)):
-            rows = [_row(words, number) for number in range(first, first + count)]
+            rows = [_row(arguments, number) for number in range(first, first + count)]
             (self.folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         self.call("tokenizer", "train", "--input", "text", "--out", "tokenizer", "--vocab-size", "400")
         self.call(
@@ -106,8 +106,8 @@ class Code:
         return {"metrics.jsonl": list(_metrics(folder / "metrics.jsonl")), **digests(folder / "checkpoints")}
 
 
-def _row(words: list[str], number: int) -> dict[str, Any]:
-    texts = [" ".join(words[number * 12 + k * 4 :][:4]) for k in range(3)]
+def _row(arguments: list[str], number: int) -> dict[str, Any]:
+    texts = [" ".join(arguments[number * 12 + k * 4 :][:4]) for k in range(3)]
     return {"a": texts[0], "b": texts[1], "c": texts, "x": ("no", "yes")[number % 2], "y": number % 3}
 
 

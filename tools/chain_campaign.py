@@ -64,13 +64,13 @@ def submit(cluster: Cluster, inputs: Path) -> None:
     ]
     text, tokenizer = str(inputs / "texts"), str(inputs / "tokenizer")
     after: list[str] = []
-    for words in (
+    for arguments in (
         [*_BUILD, "--input", text, "--tokenizer", tokenizer, "--out", "made", *ONE],
-        ["pretrain", *cluster.words("base", "train.steps=300")],
+        ["pretrain", *cluster.arguments("base", "train.steps=300")],
         ["finetune", *table, *NODES],
         ["evaluate", "runs/task", *ONE],
     ):
-        answer = cluster.program("slurm", "submit", "--parsable", *words, *after)
+        answer = cluster.program("slurm", "submit", "--parsable", *arguments, *after)
         assert answer.code == 0, answer.err
         after = ["--after", answer.out.strip()]
 

@@ -55,24 +55,26 @@ class Cluster:
         names = {"SLURM_CONF": str(self.folder / "slurm.conf"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         return {**os.environ, **names, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
-    def call(self, *words: str, check: bool = True) -> str:
-        done = subprocess.run(words, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0 or not check, f"{words}: {done.stderr}"
+    def call(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run(
+            arguments, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 or not check, f"{arguments}: {done.stderr}"
         return done.stdout.strip()
 
-    def program(self, *words: str, seconds: float = 120) -> Result:
-        command = [sys.executable, "-P", "-m", "gpt1_ds", *words]
+    def program(self, *arguments: str, seconds: float = 120) -> Result:
+        command = [sys.executable, "-P", "-m", "gpt1_ds", *arguments]
         done = subprocess.run(
             command, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=seconds
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
-    def words(self, name: str, *more: str) -> list[str]:
+    def arguments(self, name: str, *more: str) -> list[str]:
         return [*runs.TINY, *NODES, f"data.path={self.data}", f"train.steps={STEPS}", f"run.name={name}", *more]
 
     def submit(self, name: str, *more: str) -> tuple[RunDir, str]:
         """(the run, its first job's number)"""
-        answer = self.program("slurm", "submit", "pretrain", *self.words(name, *more))
+        answer = self.program("slurm", "submit", "pretrain", *self.arguments(name, *more))
         assert answer.code == 0, answer.err
         return self.run_dir(name), answer.out.split()[1].rstrip(":")
 
@@ -85,7 +87,7 @@ class Cluster:
 
     def state(self, job: str) -> dict[str, str]:
         text = self.call("scontrol", "--oneliner", "show", "job", job)
-        return dict(word.split("=", 1) for word in text.split() if "=" in word)
+        return dict(argument.split("=", 1) for argument in text.split() if "=" in argument)
 
     def wait(self, condition: Callable[[], bool], seconds: float = 240, pause: float = 0.2) -> None:
         deadline = time.monotonic() + seconds
@@ -105,14 +107,14 @@ class Cluster:
         self.wait(lambda: not self.queued(name), seconds, pause=0.5)  # each look starts a process
 
     def processes(self, job: str) -> dict[int, list[bytes]]:
-        """The words of all processes of the program in a job, by number; `job` is its SLURM_JOB_ID."""
+        """The arguments of all processes of the program in a job, by number; `job` is its SLURM_JOB_ID."""
         named = {f"SLURM_JOB_ID={job}".encode(), f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()}
-        return {pid: words for pid, words in _programs() if named <= set(_variables(pid))}
+        return {pid: arguments for pid, arguments in _programs() if named <= set(_variables(pid))}
 
     def ranks(self, job: str) -> list[int]:
         """The processes that compute: a job's ranks, or the one of its command."""
         others = {b"slurm", b"torch.distributed.run"}
-        return [pid for pid, words in self.processes(job).items() if others.isdisjoint(words)]
+        return [pid for pid, arguments in self.processes(job).items() if others.isdisjoint(arguments)]
 
     def interrupt(self, job: str, how: str, draw: random.Random) -> float:
         """Interrupts a running job in one of WAYS; the seconds until the processes that it had were gone."""
@@ -131,9 +133,9 @@ class Cluster:
         self.wait(lambda: not before & set(self.processes(job)), 60)
         return time.monotonic() - begin
 
-    def _signal(self, *words: str) -> None:
+    def _signal(self, *arguments: str) -> None:
         """Sends USR1 once: scancel takes a task of an array to be in transition, and would repeat it for minutes."""
-        self.call("timeout", "3", "scancel", "--signal=USR1", *words, check=False)
+        self.call("timeout", "3", "scancel", "--signal=USR1", *arguments, check=False)
 
     def said(self) -> str:
         """What the jobs' output files and SLURM's own logs hold, and its queue."""
@@ -152,16 +154,18 @@ def rank_of(run_dir: RunDir, rank: int, variable: str = "RANK") -> int:
 
 def processes_of(run_dir: RunDir) -> list[int]:
     """All Python processes that were told this run's configuration."""
-    return [pid for pid, words in _programs() if any(str(run_dir.slurm).encode() in word for word in words)]
+    return [
+        pid for pid, arguments in _programs() if any(str(run_dir.slurm).encode() in argument for argument in arguments)
+    ]
 
 
 def _programs() -> Iterator[tuple[int, list[bytes]]]:
-    """Yields (number, words) of the program's processes on this machine."""
+    """Yields (number, arguments) of the program's processes on this machine."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if any(b"gpt1_ds" in word for word in words):
-                yield int(folder.name), words
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+            if any(b"gpt1_ds" in argument for argument in arguments):
+                yield int(folder.name), arguments
 
 
 def _variables(pid: int) -> list[bytes]:

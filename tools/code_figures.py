@@ -81,7 +81,7 @@ def _span(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def entered(words: list[str]) -> set[tuple[str, str]]:
+def entered(arguments: list[str]) -> set[tuple[str, str]]:
     """Runs on the rank: (file, function) of the package that the steps of STEPS enter, by any thread."""
     from gpt1_ds.training.pretraining import pretrain
     from gpt1_ds.training.trainer import Trainer
@@ -103,7 +103,7 @@ def entered(words: list[str]) -> set[tuple[str, str]]:
             sys.setprofile(None)
 
     Trainer._step = step  # type: ignore[method-assign]
-    assert pretrain(runs.configuration(words)) == 0
+    assert pretrain(runs.configuration(arguments)) == 0
     return found
 
 
@@ -114,8 +114,8 @@ def main() -> int:
     for what, value in figures():
         print(f"{what}: {value}")
     with tempfile.TemporaryDirectory() as scratch:
-        words = [f"data.path={options.data.absolute()}", f"run.dir={scratch}", f"train.steps={STEPS.stop}"]
-        (found,) = launch.run("tools.code_figures:entered", ([*words, "checkpoint.every=100"],), 1)
+        arguments = [f"data.path={options.data.absolute()}", f"run.dir={scratch}", f"train.steps={STEPS.stop}"]
+        (found,) = launch.run("tools.code_figures:entered", ([*arguments, "checkpoint.every=100"],), 1)
     files = {file for file, _ in found}
     of_model = {file for file in files if "/gpt1_ds/model/" in file}
     print(f"files that a training step enters: {len(files)}, with {len(found)} functions")

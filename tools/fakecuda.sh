@@ -3,7 +3,7 @@
 #   bash tools/fakecuda.sh                  make .venv-fakecuda if it is not there, then run tests/fakecuda
 #   bash tools/fakecuda.sh --made           only say whether it is there
 #   bash tools/fakecuda.sh -- COMMAND...    run COMMAND with the environment's python and python3
-#   bash tools/fakecuda.sh WORDS...         WORDS go to pytest in the place of tests/fakecuda
+#   bash tools/fakecuda.sh ARGUMENTS...         ARGUMENTS go to pytest in the place of tests/fakecuda
 # Exit code 69: it cannot be made here; it says why. Needs tools/setup.sh to have run. A failure in CI (tools/test.sh).
 # tools/twin.sh makes others by FAKECUDA_VENV, _TORCH, and either _REST or _PYTHON and _PINS.
 set -euo pipefail

@@ -99,12 +99,12 @@ def results(run_dir: RunDir) -> Results:
     return losses, manifest.read(run_dir.checkpoint(STEPS))["parameters"]
 
 
-def undisturbed_run(words: list[str], ranks: int) -> Results:
+def undisturbed_run(overrides: list[str], ranks: int) -> Results:
     """All steps in one go; what an interrupted campaign has left of one is not used."""
-    run_dir = folder(words)
+    run_dir = folder(overrides)
     if not run_dir.done.exists():
         shutil.rmtree(run_dir.path, ignore_errors=True)
-        assert launch.launch("gpt1_ds.training.pretraining:pretrain", (load([], [*TINY, *words]),), ranks) == 0
+        assert launch.launch("gpt1_ds.training.pretraining:pretrain", (load([], [*TINY, *overrides]),), ranks) == 0
     return results(run_dir)
 
 
@@ -162,27 +162,27 @@ def campaign(
 
     @cache
     def undisturbed(layout: str) -> Results:
-        ranks, words = layouts[layout]
-        return undisturbed_run([*words, *common, f"run.name=calm-{layout}"], ranks)
+        ranks, overrides = layouts[layout]
+        return undisturbed_run([*overrides, *common, f"run.name=calm-{layout}"], ranks)
 
     while len(ledger.kills) < kills or ledger.kills_of(len(ledger.finished)):
         run = len(ledger.finished)
         layout, background = layout_of(run, seed, layouts)
-        ranks, words = layouts[layout]
-        words = [*words, *common, f"run.name=run-{run}", f"checkpoint.background={background}"]
-        start = partial(Attempt, __file__, ranks, words, delay)
+        ranks, overrides = layouts[layout]
+        overrides = [*overrides, *common, f"run.name=run-{run}", f"checkpoint.background={background}"]
+        start = partial(Attempt, __file__, ranks, overrides, delay)
         disturbed_run(start, Kill(run, layout, ranks, "", "", "", 0), seed, (kills_per_run, kills), ledger)
-        assert results(folder(words)) == undisturbed(layout), f"{layout}: not what an undisturbed run gives"
+        assert results(folder(overrides)) == undisturbed(layout), f"{layout}: not what an undisturbed run gives"
         ledger.add(Finished(run, layout, background))
-        shutil.rmtree(folder(words).path)
+        shutil.rmtree(folder(overrides).path)
         print(f"run {run} ({layout}, background {background}): bit-identical; {len(ledger.kills)} kills", flush=True)
     return ledger
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        ranks, delay, seed, *words = sys.argv[2:]
-        arguments = (load([], [*TINY, *words]), float(delay), int(seed))
+        ranks, delay, seed, *overrides = sys.argv[2:]
+        arguments = (load([], [*TINY, *overrides]), float(delay), int(seed))
         sys.exit(launch.launch("tools.fault_campaign:pretrain_with_delays", arguments, int(ranks)))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_family(parser)

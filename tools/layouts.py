@@ -46,15 +46,15 @@ class Layout:
     overrides: list[str] = field(default_factory=list)
 
 
-def _layout(ranks: int, words: str) -> Layout:
+def _layout(ranks: int, arguments: str) -> Layout:
     keys = {"tp": "parallel.tensor", "pp": "parallel.pipeline", "zero": "parallel.zero", "mb": "train.micro_batch"}
     flags = {"recompute": "train.recompute=block", "sequence": "parallel.sequence=true"}
     flags["pipelined"] = "parallel.assembly=pipeline"
     overrides = []
-    for word in words.split():
-        key = word.rstrip("0123456789")
-        overrides.append(flags.get(word) or f"{keys[key]}={word.removeprefix(key)}")
-    return Layout(words or "dp" + str(ranks), ranks, overrides)
+    for argument in arguments.split():
+        key = argument.rstrip("0123456789")
+        overrides.append(flags.get(argument) or f"{keys[key]}={argument.removeprefix(key)}")
+    return Layout(arguments or "dp" + str(ranks), ranks, overrides)
 
 
 ONE = Layout("one process", 1)
@@ -269,8 +269,8 @@ def main() -> None:
                 continue
             if options.precision != "fp32" and "zero0" in layout.name:
                 continue
-            words = [f"train.precision={options.precision}", f"train.deepspeed_patches={options.patches}"]
-            other = trace(layout, data, options.steps, [*family, *words])
+            arguments = [f"train.precision={options.precision}", f"train.deepspeed_patches={options.patches}"]
+            other = trace(layout, data, options.steps, [*family, *arguments])
             apart = compare(one, other)
             print(
                 f"{layout.name:32} {layout.ranks:5} {apart.loss:9.1e} {apart.norm:9.1e} {apart.weights:9.1e} "

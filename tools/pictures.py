@@ -60,8 +60,8 @@ def draw_page(page: Path, out: Path) -> None:
         raise UserError(f"{page}: is missing; gpt1-ds report {page.parent} writes it")
     with tempfile.TemporaryDirectory() as profile:
         size = f"--window-size={WINDOW[0]},{WINDOW[1]}"
-        words = [browser, *FLAGS, f"--user-data-dir={profile}", size, f"--screenshot={out.resolve()}"]
-        subprocess.run([*words, page.resolve().as_uri()], check=True, capture_output=True, timeout=120)
+        command = [browser, *FLAGS, f"--user-data-dir={profile}", size, f"--screenshot={out.resolve()}"]
+        subprocess.run([*command, page.resolve().as_uri()], check=True, capture_output=True, timeout=120)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -70,8 +70,8 @@ def batch(rows: int, micro: int) -> list[str]:
 
 
 def layout(tensor: int = 1, pipeline: int = 1, zero: int = 1, recompute: bool = False) -> list[str]:
-    words = [f"parallel.tensor={tensor}", f"parallel.pipeline={pipeline}", f"parallel.zero={zero}"]
-    return words + ["train.recompute=block"] * recompute
+    overrides = [f"parallel.tensor={tensor}", f"parallel.pipeline={pipeline}", f"parallel.zero={zero}"]
+    return overrides + ["train.recompute=block"] * recompute
 
 
 CASES: dict[str, tuple[int, list[str]]] = {
@@ -148,7 +148,7 @@ class Row:
 
 
 @sequence_parallel_on_cpu()
-def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
+def train(overrides: list[str], steps: int, keep: bool) -> dict[str, Any]:
     """On every rank: peak memory above the baseline (MiB) and the seconds of each step."""
     import torch.distributed as dist
 
@@ -156,7 +156,7 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.engine.session import keep_freed_blocks, share_cores
 
-    config = load([], words)
+    config = load([], overrides)
     share_cores()
     if keep:
         keep_freed_blocks()
@@ -205,23 +205,23 @@ def resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
-def measured(words: list[str], ranks: int, steps: int, keep: bool) -> list[dict[str, Any]]:
-    return launch.run("tools.plan_check:train", (words, steps, keep), ranks)
+def measured(overrides: list[str], ranks: int, steps: int, keep: bool) -> list[dict[str, Any]]:
+    return launch.run("tools.plan_check:train", (overrides, steps, keep), ranks)
 
 
-def check_memory(name: str, ranks: int, words: list[str]) -> Row:
+def check_memory(name: str, ranks: int, overrides: list[str]) -> Row:
     """Checks the memory of one rank of each stage: the rank that measured most."""
-    config = load([], words)
-    found = measured(words, ranks, 2, keep=False)  # moments are there from the second step on
+    config = load([], overrides)
+    found = measured(overrides, ranks, 2, keep=False)  # moments are there from the second step on
     planned = memory(config, ranks, VOCABULARY, "cpu")
     share = ranks // len(planned)
     peaks = [max(one["peak"] for one in found[i * share : (i + 1) * share]) for i in range(len(planned))]
     return Row(name, "memory", [stage.peak / 2**20 for stage in planned], peaks)
 
 
-def check_time(name: str, ranks: int, words: list[str], here: machine.Machine) -> Row:
-    found = measured(words, ranks, 6, keep=True)
-    return Row(name, "time", [cost(load([], words), ranks, VOCABULARY, here).step], [step_seconds(found)])
+def check_time(name: str, ranks: int, overrides: list[str], here: machine.Machine) -> Row:
+    found = measured(overrides, ranks, 6, keep=True)
+    return Row(name, "time", [cost(load([], overrides), ranks, VOCABULARY, here).step], [step_seconds(found)])
 
 
 def step_seconds(found: list[dict[str, Any]]) -> float:
@@ -254,14 +254,14 @@ def main() -> None:
     everything = not (options.memory or options.time or options.choice)
     here = machine.find_machine(options.machine, "cpu")
     rows: list[Row] = []
-    for name, (ranks, words) in CASES.items():
+    for name, (ranks, overrides) in CASES.items():
         if options.only and options.only not in name:
             continue
         if options.memory or everything:
-            rows.append(check_memory(name, ranks, words))
+            rows.append(check_memory(name, ranks, overrides))
             print(rows[-1], flush=True)
         if options.time or everything:
-            rows.append(check_time(name, ranks, words, here))
+            rows.append(check_time(name, ranks, overrides, here))
             print(rows[-1], flush=True)
     for part in ("memory", "time"):
         errors = [abs(error) for row in rows if row.part == part for error in row.errors]

@@ -46,8 +46,8 @@ Wait = Callable[[Callable[[], bool]], None]
 
 def campaign(cluster: Cluster, times: int, seed: int, steps: int) -> collections.Counter[str]:
     draw, tally, slowest = random.Random(seed), collections.Counter[str](), 0.0
-    words = [f"train.steps={steps}", "slurm.max_tries=10000", "slurm.poor_tries=0", "slurm.time=8:00:00"]
-    run_dir, _ = cluster.submit("campaign", *words)
+    arguments = [f"train.steps={steps}", "slurm.max_tries=10000", "slurm.poor_tries=0", "slurm.time=8:00:00"]
+    run_dir, _ = cluster.submit("campaign", *arguments)
     while sum(tally.values()) < times:
         began = runs.last_step(run_dir)
         cluster.wait(lambda began=began: runs.last_step(run_dir) > began + 5 or run_dir.done.exists(), 300)
@@ -87,8 +87,8 @@ def kills(run_dir: RunDir, wait: Wait, pid: Callable[[int], int], times: int, se
 
 
 def kills_in_a_job(cluster: Cluster, times: int, seed: int, steps: int) -> list[dict[str, Any]]:
-    words = [f"train.steps={steps}", f"slurm.restarts={times}", "slurm.poor_tries=0", "slurm.time=8:00:00"]
-    run_dir, job = cluster.submit("campaign", *words)
+    arguments = [f"train.steps={steps}", f"slurm.restarts={times}", "slurm.poor_tries=0", "slurm.time=8:00:00"]
+    run_dir, job = cluster.submit("campaign", *arguments)
     wait = partial(cluster.wait, pause=0.02)
     found = kills(run_dir, wait, partial(rank_of, run_dir), times, seed)
     cluster.wait_for_end("campaign", 1200)
@@ -97,17 +97,17 @@ def kills_in_a_job(cluster: Cluster, times: int, seed: int, steps: int) -> list[
     return [{"where": JOB, **one} for one in found]
 
 
-def kills_of_local_ranks(words: list[str], times: int, seed: int) -> list[dict[str, Any]]:
+def kills_of_local_ranks(arguments: list[str], times: int, seed: int) -> list[dict[str, Any]]:
     """As `gpt1-ds pretrain --nproc 2 --restarts TIMES` lives."""
 
-    def life(words: list[str], ranks: int) -> int:
-        target, config = "gpt1_ds.training.pretraining:pretrain", runs.configuration(words)
-        return restarts.start(target, (config,), ranks, runs.folder(words), times)
+    def life(arguments: list[str], ranks: int) -> int:
+        target, config = "gpt1_ds.training.pretraining:pretrain", runs.configuration(arguments)
+        return restarts.start(target, (config,), ranks, runs.folder(arguments), times)
 
     def pid(rank: int) -> int:
         return next(process.pid for process in run.processes() if process.name == f"rank-{rank}")
 
-    run = runs.Background(words, 2, life)
+    run = runs.Background(arguments, 2, life)
     found = kills(run.run_dir, run.wait_for, pid, times, seed)
     run.join(1200)
     assert run.result == 0, run.error

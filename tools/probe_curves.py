@@ -219,16 +219,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
-    words = parser.parse_args()
-    stories = [runs.read(folder) for folder in words.runs]
+    arguments = parser.parse_args()
+    stories = [runs.read(folder) for folder in arguments.runs]
     rows = table(stories)
     if not any(row["probe"] in PANELS for row in rows):
-        raise UserError(f"{words.runs[0]}: no zero-shot score; run `gpt1-ds evaluate --every` on it first")
-    words.out.mkdir(parents=True, exist_ok=True)
-    write_table(words.out / "probes.csv", COLUMNS, rows)
-    write_table(words.out / "ends.csv", ENDS, ends(rows))
+        raise UserError(f"{arguments.runs[0]}: no zero-shot score; run `gpt1-ds evaluate --every` on it first")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    write_table(arguments.out / "probes.csv", COLUMNS, rows)
+    write_table(arguments.out / "ends.csv", ENDS, ends(rows))
     grown = any(len(scores) > 1 for story in stories for scores in story.probes.values())
-    (draw_curves if grown else draw_ends)(rows, words.out / "probes.png")
+    (draw_curves if grown else draw_ends)(rows, arguments.out / "probes.png")
 
 
 if __name__ == "__main__":

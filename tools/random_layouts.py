@@ -95,10 +95,10 @@ OBJECTIVES: tuple[tuple[Sequence[str], Choices], ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """`words` of what is trained, and the layout that is compared with one process."""
+    """`arguments` of what is trained, and the layout that is compared with one process."""
 
     number: int
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     layout: Layout
 
 
@@ -107,20 +107,20 @@ def draw(seed: int, number: int) -> Case:
     chance = random.Random(f"{seed} {number}")
     fixed, choices = chance.choice(OBJECTIVES)
     while True:
-        words = (*_chosen(chance, TRAINED), *fixed, *_chosen(chance, choices), f"run.seed={number}")
-        if _is_accepted(words, 1):
+        arguments = (*_chosen(chance, TRAINED), *fixed, *_chosen(chance, choices), f"run.seed={number}")
+        if _is_accepted(arguments, 1):
             break
     while True:
         tensor, pipeline, data = chance.choice(CUTS)
         cut = [f"parallel.tensor={tensor}", f"parallel.pipeline={pipeline}", *_chosen(chance, LAYOUT)]
         ranks = tensor * pipeline * data
-        if _is_accepted((*words, *cut), ranks):
-            return Case(number, words, Layout(" ".join(word.partition(".")[2] for word in cut), ranks, cut))
+        if _is_accepted((*arguments, *cut), ranks):
+            return Case(number, arguments, Layout(" ".join(argument.partition(".")[2] for argument in cut), ranks, cut))
 
 
-def _is_accepted(words: Sequence[str], ranks: int) -> bool:
+def _is_accepted(arguments: Sequence[str], ranks: int) -> bool:
     try:
-        return not any(world_problems(load([], [*RECIPE, *words]), ranks))
+        return not any(world_problems(load([], [*RECIPE, *arguments]), ranks))
     except ConfigError:
         return False
 
@@ -131,8 +131,8 @@ def _chosen(chance: random.Random, choices: Choices) -> list[str]:
 
 def run(case: Case, data: Path, steps: int) -> dict[str, object]:
     """Returns a row of the table: how far the layout is from one process, and whether that is within the bounds."""
-    one = trace(Layout("one process", 1), data, steps, case.words)
-    other = trace(case.layout, data, steps, case.words)
+    one = trace(Layout("one process", 1), data, steps, case.arguments)
+    other = trace(case.layout, data, steps, case.arguments)
     loss = max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
     norm = max(abs(a - b) / b for a, b in zip(other.norms, one.norms, strict=True))
     same = one.fingerprints == other.fingerprints and not other.drift
@@ -158,7 +158,7 @@ def main() -> None:
             case = draw(options.seed, number)
             row = run(case, data, options.steps)
             shown = f"{number:5} {row['ranks']:5} {row['loss']:9.1e} {row['norm']:9.1e}  {row['layout']}"
-            print(shown if row["holds"] else f"{shown}\n  BEYOND THE BOUNDS: {' '.join(case.words)}", flush=True)
+            print(shown if row["holds"] else f"{shown}\n  BEYOND THE BOUNDS: {' '.join(case.arguments)}", flush=True)
             rows.append(row)
     if options.csv:
         write_table(options.csv, rows[0], rows)

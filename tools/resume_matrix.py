@@ -46,9 +46,9 @@ def save_on(
 ) -> Path:
     """Train `steps` steps with the product's own command; its checkpoint."""
     name = layout.name.replace(" ", "-")
-    words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"run.dir={folder}", f"run.name={name}"]
-    words += [f"train.steps={steps}", f"train.precision={precision}"]
-    config = configured([*words, *extra])
+    arguments = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"run.dir={folder}", f"run.name={name}"]
+    arguments += [f"train.steps={steps}", f"train.precision={precision}"]
+    config = configured([*arguments, *extra])
     life = "finetuning:finetune" if config.task else "pretraining:pretrain"
     assert launch.launch(f"gpt1_ds.training.{life}", (config,), layout.ranks) == 0
     return find_checkpoint(folder / name)
@@ -64,8 +64,8 @@ def resume_on(
     extra: Sequence[str] = (),
 ) -> list[tuple[list[float], str]]:
     """Per checkpoint: the `more` losses after it, and the name of a tensor that was not restored to the bit, or ''."""
-    words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"train.precision={precision}", *extra]
-    ranks = launch.run("tools.resume_matrix:resume_here", (words, checkpoints, saved, more), layout.ranks)
+    arguments = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"train.precision={precision}", *extra]
+    ranks = launch.run("tools.resume_matrix:resume_here", (arguments, checkpoints, saved, more), layout.ranks)
     return [
         (ranks[0][number][0], next((rank[number][1] for rank in ranks if rank[number][1]), ""))
         for number in range(len(checkpoints))

@@ -23,7 +23,7 @@ KIND = {"single": "classification", "pair": "classification", "question": "choic
 
 
 def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[str]:
-    """Writes files of a task of this shape, the same every time. Returns the words that configure it."""
+    """Writes files of a task of this shape, the same every time. Returns the arguments that configure it."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(shape)
     for split, count in (("train", train), ("dev", dev)):
@@ -39,7 +39,7 @@ def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[
 
 
 def _make_sentences(folder: Path, loss: str) -> list[str]:
-    """Moves what scores the vectors beside the training file. Returns the words that configure the task."""
+    """Moves what scores the vectors beside the training file. Returns the arguments that configure the task."""
     scored = [json.loads(line) for line in (folder / "dev.jsonl").read_text().splitlines()]
     (folder / "sts").mkdir(exist_ok=True)
     lines = ["sentence1\tsentence2\tscore", *(f"{row['a']} .\t{row['b']} .\t{row['score']}" for row in scored)]

@@ -114,13 +114,13 @@ def set_aside(run_dir: RunDir, names: list[str]) -> int:
 
 
 def steps_within(
-    words: list[str], seconds: float, every: float, faults: Iterator[str], draw: random.Random
+    arguments: list[str], seconds: float, every: float, faults: Iterator[str], draw: random.Random
 ) -> tuple[int, Counter[str]]:
     """Steps made in a wall-clock time with a fault now and then, and the faults that were seen to happen."""
-    run_dir, seen, torn = runs.folder(words), Counter[str](), list[str]()
+    run_dir, seen, torn = runs.folder(arguments), Counter[str](), list[str]()
     end, begun = time.monotonic() + seconds, runs.last_step(run_dir)
     while time.monotonic() < end:
-        run = runs.Background(words, RANKS)
+        run = runs.Background(arguments, RANKS)
         fault_at = time.monotonic() + every
         while run.thread.is_alive() and time.monotonic() < min(end, fault_at):
             time.sleep(0.5)

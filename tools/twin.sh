@@ -2,7 +2,7 @@
 # A twin of a GPU machine: Python 3.12, a CUDA build of torch, the packages of tools/twin.txt; on CPUs. What passes here
 # fails there because of the device alone. .venv-twin-2.11.0 is made once (7 GB); another torch is a layer over it (5 GB).
 #   bash tools/twin.sh                          torch 2.11.0, which the machine has, tests of SUITES, then tests/fakecuda
-#   bash tools/twin.sh 2.15.0 WORDS...          another torch; WORDS go to pytest in their place
+#   bash tools/twin.sh 2.15.0 ARGUMENTS...          another torch; ARGUMENTS go to pytest in their place
 #   bash tools/twin.sh 2.11.0 -- COMMAND...     COMMAND with the twin's python, as python3 and as $PYTHON
 # A first contact is rehearsed by
 #   bash tools/twin.sh 2.11.0 -- bash tools/gpu/contact.sh --device cpu --tiny

@@ -60,8 +60,8 @@ def test_a_step_of_a_rule_for_whole_matrices(optimizer: str, world: int, layout:
     """It finds its rows and matrices on the device without a wait. Muon's ranks tell each other what they hold, which
     nobody does here: it is alone.
     """
-    words = [*RECIPE, f"optimizer.name={optimizer}", layout[0], f"train.precision={layout[1]}"]
-    step = ranks.run(steps.step, words, world, world=world)
+    arguments = [*RECIPE, f"optimizer.name={optimizer}", layout[0], f"train.precision={layout[1]}"]
+    step = ranks.run(steps.step, arguments, world, world=world)
     check(step, 0)
     assert (len(step.counts.syncs), len(step.counts.copies)) == (1, 1), step.waits()
 
@@ -94,14 +94,16 @@ def test_what_has_no_graphs(overrides: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [[], ["model.positions=relative", "model.mask=prefix", "objective.kind=prefix"]],
     ids=["learned", "relative"],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["likeliest", "drawn"])
-def test_a_token_is_written_by_one_graph(words: list[str], temperature: float) -> None:
+def test_a_token_is_written_by_one_graph(arguments: list[str], temperature: float) -> None:
     """It waits for the device twice: whether all numbers are finite, and for the token."""
-    few, many = (ranks.run(steps.sample, [*RECIPE, "model.norm=pre", *words], count, temperature) for count in (8, 9))
+    few, many = (
+        ranks.run(steps.sample, [*RECIPE, "model.norm=pre", *arguments], count, temperature) for count in (8, 9)
+    )
     assert few[1] == many[1] == "cuda:0"
     assert len(many[0].graphs) - len(few[0].graphs) == 1
     assert many[0].host_launches - few[0].host_launches <= (50 if temperature else 15)
@@ -113,8 +115,8 @@ def test_what_nobody_has_proven_is_off(engine: str) -> None:
     """A step of two ranks without a kernel of Triton and without a graph. (tests/fakecuda/test_fake_overlap.py looks
     at the reductions.)
     """
-    words = [*RECIPE, engine, f"train.precision={'fp32' if engine == DENSE[0] else 'bf16'}"]
-    plain, proven = (ranks.run(decided_step, answer, words, rank=1, world=2) for answer in (False, True))
+    arguments = [*RECIPE, engine, f"train.precision={'fp32' if engine == DENSE[0] else 'bf16'}"]
+    plain, proven = (ranks.run(decided_step, answer, arguments, rank=1, world=2) for answer in (False, True))
     for step, kernels in ((plain, False), (proven, True)):
         check(step, 1)
         assert ("softmax_sums_and_gradient" in {kernel.name for kernel in step.counts.kernels}) is kernels

@@ -59,10 +59,10 @@ def test_a_step_waits_once_and_copies_once(layout: tuple[str, ...]) -> None:
     check(ranks.run(steps.step, [*RECIPE, *layout], 2, world=2))
 
 
-@pytest.mark.parametrize("words", [RELATIVE, LSTM], ids=["relative", "lstm"])
-def test_other_models_wait_once_and_copy_once(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [RELATIVE, LSTM], ids=["relative", "lstm"])
+def test_other_models_wait_once_and_copy_once(arguments: list[str]) -> None:
     """Anything more, within a micro-batch, could not be captured as a CUDA graph."""
-    check(ranks.run(steps.step, [*RECIPE, *words, "train.precision=bf16"], 1))
+    check(ranks.run(steps.step, [*RECIPE, *arguments, "train.precision=bf16"], 1))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -22,13 +22,13 @@ LAYOUTS = {
 }
 
 
-def words_for(layout: str, data: Path, folder: Path, action: str) -> list[str]:
+def arguments_for(layout: str, data: Path, folder: Path, action: str) -> list[str]:
     length = ["train.steps=10", f"data.path={data}", f"run.dir={folder}"]
     return [*LAYOUTS[layout][1], *length, f"guard.on_spike={action}"]
 
 
-def start(layout: str, words: list[str], how: str) -> int:
-    arguments = (runs.configuration(words), how)
+def start(layout: str, overrides: list[str], how: str) -> int:
+    arguments = (runs.configuration(overrides), how)
     return launch.launch("tests.faults.test_bad_batches:pretrain_with", arguments, LAYOUTS[layout][0])
 
 
@@ -72,11 +72,11 @@ def pretrain_with(config: Any, how: str) -> int:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_raise(layout: str, tiny_data: Path, tmp_path: Path) -> None:
-    words = words_for(layout, tiny_data, tmp_path, "raise")
+    overrides = arguments_for(layout, tiny_data, tmp_path, "raise")
     last = LAYOUTS[layout][0] - 1
     with pytest.raises(TrainingError, match=rf"step {BAD} on rank {last}: the (loss|gradients)? ?.*not finite"):
-        start(layout, words, "nan")
-    run_dir = runs.folder(words)
+        start(layout, overrides, "nan")
+    run_dir = runs.folder(overrides)
     event = runs.events(run_dir, "spike")[0]
     assert (event["step"], event["batch"], event["action"]) == (BAD, BAD, "raise")
     assert list(event["micro_batches_of_ranks"]) == [str(last)]
@@ -84,23 +84,23 @@ def test_raise(layout: str, tiny_data: Path, tmp_path: Path) -> None:
     assert [row["row"] for row in event["rows"]] == [6, 7], "the rows of the last micro-batch"
     assert runs.events(run_dir, "failed")[0]["step"] == BAD - 1
     assert find_checkpoint(run_dir.path).name == "step-00000005", "the last checkpoint is intact"
-    assert runs.pretrain(words, LAYOUTS[layout][0]) == 0, "and the run continues from it"
+    assert runs.pretrain(overrides, LAYOUTS[layout][0]) == 0, "and the run continues from it"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_skip(layout: str, tiny_data: Path, tmp_path: Path) -> None:
-    words = words_for(layout, tiny_data, tmp_path, "skip")
-    assert start(layout, words, "nan") == 0
-    lines = [line for line in read_jsonl(runs.folder(words).metrics) if line["kind"] == "train"]
+    overrides = arguments_for(layout, tiny_data, tmp_path, "skip")
+    assert start(layout, overrides, "nan") == 0
+    lines = [line for line in read_jsonl(runs.folder(overrides).metrics) if line["kind"] == "train"]
     assert [line["step"] for line in lines if not line["applied"]] == [BAD]
     assert all(line["loss"] is not None for line in lines if line["step"] > BAD)
-    assert len(runs.events(runs.folder(words), "spike")) == 1
+    assert len(runs.events(runs.folder(overrides), "spike")) == 1
 
 
 def test_a_loss_that_is_not_finite_is_skipped_where_the_gradients_are_finite(tiny_data: Path, tmp_path: Path) -> None:
-    words = words_for("one", tiny_data, tmp_path, "skip")
-    assert start("one", words, "loss") == 0
-    lines = [line for line in read_jsonl(runs.folder(words).metrics) if line["kind"] == "train"]
+    overrides = arguments_for("one", tiny_data, tmp_path, "skip")
+    assert start("one", overrides, "loss") == 0
+    lines = [line for line in read_jsonl(runs.folder(overrides).metrics) if line["kind"] == "train"]
     assert [line["step"] for line in lines if not line["applied"]] == [BAD]
     assert [line["step"] for line in lines if line["loss"] is None] == [BAD]
 
@@ -110,54 +110,54 @@ def test_rollback_leaves_no_trace(layout: str, tiny_data: Path, tmp_path: Path) 
     """The run ends bit for bit as one that never had the batch, and so does the same run when it is made longer: the
     checkpoint remembers what was passed over.
     """
-    words = words_for(layout, tiny_data, tmp_path / "back", "rollback")
-    never = words_for(layout, tiny_data, tmp_path / "never", "rollback")
+    overrides = arguments_for(layout, tiny_data, tmp_path / "back", "rollback")
+    never = arguments_for(layout, tiny_data, tmp_path / "never", "rollback")
     for steps in (10, 12) if layout == "one" else (10,):
-        assert start(layout, [*words, f"train.steps={steps}"], "nan") == 0
+        assert start(layout, [*overrides, f"train.steps={steps}"], "nan") == 0
         assert start(layout, [*never, f"train.steps={steps}"], "without") == 0
-        assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(never))
-        assert runs.weights(runs.folder(words)) == runs.weights(runs.folder(never))
-        back = runs.events(runs.folder(words), "rolled back")
+        assert runs.losses(runs.folder(overrides)) == runs.losses(runs.folder(never))
+        assert runs.weights(runs.folder(overrides)) == runs.weights(runs.folder(never))
+        back = runs.events(runs.folder(overrides), "rolled back")
         assert [(event["step"], event["to"], event["passed_over"]) for event in back] == [(BAD, 5, [BAD])]
 
 
 @pytest.mark.parametrize("action", ["skip", "rollback"])
 def test_a_spike_is_noticed_within_its_three_steps(action: str, tiny_data: Path, tmp_path: Path) -> None:
-    words = [
-        *words_for("dp2", tiny_data, tmp_path, action),
+    overrides = [
+        *arguments_for("dp2", tiny_data, tmp_path, action),
         *("guard.z=6", "train.steps=60", "optimizer.lr=3e-3", "schedule.warmup_steps=5", "guard.window=32"),
     ]
-    assert start("dp2", words, "shuffled") == 0
-    spikes = runs.events(runs.folder(words), "spike")
+    assert start("dp2", overrides, "shuffled") == 0
+    spikes = runs.events(runs.folder(overrides), "spike")
     assert [event["batch"] for event in spikes] == [40, 41, 42]
     assert all("robust standard deviations" in event["problem"] for event in spikes)
     if action == "skip":
-        lines = [line for line in read_jsonl(runs.folder(words).metrics) if line["kind"] == "train"]
+        lines = [line for line in read_jsonl(runs.folder(overrides).metrics) if line["kind"] == "train"]
         assert [line["step"] for line in lines if not line["applied"]] == [40, 41, 42]
 
 
 def test_a_batch_that_stays_bad_ends_the_run(tiny_data: Path, tmp_path: Path) -> None:
     """A rate at which nothing is finite any more: five skipped updates in a row, then an end with a reason."""
-    words = [*words_for("one", tiny_data, tmp_path, "skip"), "optimizer.lr=1e30", "schedule.warmup_steps=0"]
+    overrides = [*arguments_for("one", tiny_data, tmp_path, "skip"), "optimizer.lr=1e30", "schedule.warmup_steps=0"]
     with pytest.raises(TrainingError, match=r"not finite \(6 steps in a row\)"):
-        start("one", words, "clean")
+        start("one", overrides, "clean")
 
 
 def test_going_back_again_and_again_ends(tiny_data: Path, tmp_path: Path) -> None:
     """Every batch from some point on is bad: good steps that are repeated do not count as progress."""
-    words = words_for("one", tiny_data, tmp_path, "rollback")
+    overrides = arguments_for("one", tiny_data, tmp_path, "rollback")
     with pytest.raises(TrainingError, match=r"not finite \(6 steps in a row\)"):
-        start("one", words, "always")
-    assert len(runs.events(runs.folder(words), "rolled back")) == 5
+        start("one", overrides, "always")
+    assert len(runs.events(runs.folder(overrides), "rolled back")) == 5
 
 
 def test_weights_that_are_not_finite_are_never_published(tiny_data: Path, tmp_path: Path) -> None:
     """An update can overflow although its own loss and norm were finite; the next step notices, the save must, too."""
-    words = [
-        *words_for("one", tiny_data, tmp_path, "raise"),
+    overrides = [
+        *arguments_for("one", tiny_data, tmp_path, "raise"),
         *("checkpoint.every=1", "schedule.warmup_steps=0", "schedule.kind=constant", "optimizer.lr=1e38"),
     ]
     with pytest.raises(TrainingError):
-        start("one", words, "clean")
-    assert "not finite" in runs.events(runs.folder(words), "save failed")[0]["error"]
-    assert not list(runs.folder(words).checkpoints.glob("step-*"))
+        start("one", overrides, "clean")
+    assert "not finite" in runs.events(runs.folder(overrides), "save failed")[0]["error"]
+    assert not list(runs.folder(overrides).checkpoints.glob("step-*"))

@@ -48,10 +48,10 @@ def test_no_step_is_trained_on_it(damage: Callable[[Path], None], kind: str, tin
     shutil.copytree(tiny_data, data)
     path = next(path for path in sorted(data.iterdir()) if path.suffix == kind and "train" in path.name)
     damage(path)
-    words = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=3"]
+    arguments = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=3"]
     with pytest.raises(DataError, match=path.stem):
-        runs.pretrain(words, 2)
-    assert runs.last_step(runs.folder(words)) == 0
+        runs.pretrain(arguments, 2)
+    assert runs.last_step(runs.folder(arguments)) == 0
 
 
 @pytest.mark.parametrize("layout", [["parallel.tensor=2"], []], ids=["tp2", "dp2"])
@@ -61,8 +61,8 @@ def test_a_token_outside_the_vocabulary_ends_an_unverified_run(
     """Under tensor parallelism no rank has a row for it, and a zero would be trained on in its place."""
     data = tmp_path / "data"
     shutil.copytree(tiny_data, data)
-    words = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=8", "data.verify=false", *layout]
-    training = open_data(runs.configuration(words)).training
+    arguments = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=8", "data.verify=false", *layout]
+    training = open_data(runs.configuration(arguments)).training
     path, second_batch = data / "train-00000.bin", np.array([8])
     start = int(training.orders[0].starts(second_batch, training.context, training.streams[0].tokens)[0])
     (source,) = training.documents(2, [0], BatchShape(8, 8))
@@ -70,11 +70,11 @@ def test_a_token_outside_the_vocabulary_ends_an_unverified_run(
     tokens[start] = 500  # the first that is outside, in a window that one rank alone reads
     tokens.tofile(path)
     with pytest.raises(DataError) as caught:
-        runs.pretrain(words, 2)
+        runs.pretrain(arguments, 2)
     document = f"token id 500 in document {source['documents'][0]} of train"
     assert str(caught.value).startswith(f"{path}: {document} is not in the vocabulary of 500; build the dataset again")
     assert "\n" not in str(caught.value)
-    assert [event["problem"] for event in runs.events(runs.folder(words), "bad data")][:1] == [str(caught.value)]
+    assert [event["problem"] for event in runs.events(runs.folder(arguments), "bad data")][:1] == [str(caught.value)]
 
 
 def test_a_shard_that_is_cut_while_it_is_read_ends_the_run_with_its_name(tiny_data: Path, tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_another_tokenizer_in_the_dataset_is_not_taken_for_its_own(tiny_data: Pa
     data, other = tmp_path / "data", tmp_path / "other"
     shutil.copytree(tiny_data, data)
     train_tokenizer([tiny_data.parent / "text" / "00.txt"], other, 500)
-    words = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
-    run = runs.Background(words, 2)
+    arguments = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    run = runs.Background(arguments, 2)
     run.wait_for_step(1)
     shutil.copytree(other, data / "tokenizer", dirs_exist_ok=True)
     run.run_dir.stop.touch()
@@ -104,14 +104,14 @@ def test_another_tokenizer_in_the_dataset_is_not_taken_for_its_own(tiny_data: Pa
     kept = read_metadata(find_checkpoint(run.run_dir.path) / "tokenizer")
     assert kept == read_metadata(tiny_data / "tokenizer") != read_metadata(other)
     with pytest.raises(DataError, match="tokenizer: not the tokenizer this dataset was built with"):
-        runs.pretrain(words, 2)
+        runs.pretrain(arguments, 2)
 
 
-def on_a_node_of_its_own(words: list[str], place: str, damaged: int) -> int:
+def on_a_node_of_its_own(arguments: list[str], place: str, damaged: int) -> int:
     """Runs on every rank: a node that has copied the data to its own disk, where on one of them a bit flips."""
     from gpt1_ds.training.pretraining import pretrain
 
-    config, rank = runs.configuration(words), os.environ["RANK"]
+    config, rank = runs.configuration(arguments), os.environ["RANK"]
     os.environ.update({staging.VARIABLE: f"{place}/node{rank}", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"})
     source = config.data.path[0].path
     staging.stage([source], Path(place) / f"node{rank}")
@@ -122,6 +122,6 @@ def on_a_node_of_its_own(words: list[str], place: str, damaged: int) -> int:
 
 @pytest.mark.parametrize("damaged", [0, 1])
 def test_every_nodes_own_copy_is_verified(damaged: int, tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=3"]
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=3"]
     with pytest.raises(DataError, match=rf"node{damaged}/.*train-00000\.bin: its sha256 differs"):
-        launch.launch("tests.faults.test_bad_data:on_a_node_of_its_own", (words, str(tmp_path), damaged), 2)
+        launch.launch("tests.faults.test_bad_data:on_a_node_of_its_own", (arguments, str(tmp_path), damaged), 2)

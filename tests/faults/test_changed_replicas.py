@@ -14,7 +14,7 @@ from tools import runs
 
 NORM, TIED = "blocks.0.attention_norm.weight", "tokens.weight"
 BF16 = "train.precision=bf16"
-# name: (words, the parameter, whether its master weight changes; found by comparing every 3 steps, or before a save)
+# name: (arguments, the parameter, whether its master changes; found by comparing every 3 steps, or before a save)
 CASES: dict[str, tuple[list[str], str, bool, int]] = {
     "tp2": (["parallel.tensor=2"], NORM, True, 6),
     "tp2-bf16": (["parallel.tensor=2", BF16], NORM, True, 10),
@@ -30,16 +30,22 @@ CASES: dict[str, tuple[list[str], str, bool, int]] = {
 def test_it_ends_the_run_and_is_not_published(case: str, tiny_data: Path, tmp_path: Path) -> None:
     layout, name, master, step = CASES[case]
     every = 3 if step == 6 else 0
-    words = [*layout, "train.steps=10", f"data.path={tiny_data}", f"run.dir={tmp_path}", f"guard.compare_every={every}"]
+    overrides = [
+        *layout,
+        "train.steps=10",
+        f"data.path={tiny_data}",
+        f"run.dir={tmp_path}",
+        f"guard.compare_every={every}",
+    ]
     kind = "master weight" if master else "weight"
-    arguments = (runs.configuration(words), name, master, step)
+    arguments = (runs.configuration(overrides), name, master, step)
     with pytest.raises(TrainingError, match=rf"^step {step}: the {kind} {name} is not the same on rank 0 and rank 1; "):
         launch.launch("tests.faults.test_changed_replicas:pretrain_with_a_flip", arguments, 2)
-    run_dir = runs.folder(words)
+    run_dir = runs.folder(overrides)
     (event,) = runs.events(run_dir, "replicas differ")
     assert (event["step"], event["parameter"], event["what"], event["ranks"]) == (step, name, kind, [[0], [1]])
     assert [folder.name for folder in steps_in(run_dir.checkpoints)] == ["step-00000005"]
-    assert runs.pretrain(words, 2) == 0
+    assert runs.pretrain(overrides, 2) == 0
     assert runs.events(run_dir, "started")[-1]["step"] == 5
     assert steps_in(run_dir.checkpoints)[-1].name == "step-00000010"
 
@@ -69,15 +75,15 @@ def pretrain_with_a_flip(config: Any, name: str, master: bool, step: int) -> int
 
 def test_what_reads_back_otherwise_is_not_published(tiny_data: Path, tmp_path: Path) -> None:
     """With checkpoint.keep=1, too, the good one stays until there is a newer good one."""
-    words = ["train.steps=10", f"data.path={tiny_data}", f"run.dir={tmp_path}", "checkpoint.keep=1"]
+    overrides = ["train.steps=10", f"data.path={tiny_data}", f"run.dir={tmp_path}", "checkpoint.keep=1"]
     with pytest.raises(TrainingError, match="its last state could not be saved"):
-        launch.launch("tests.faults.test_changed_replicas:pretrain_on_a_bad_disk", (runs.configuration(words),), 2)
-    run_dir = runs.folder(words)
+        launch.launch("tests.faults.test_changed_replicas:pretrain_on_a_bad_disk", (runs.configuration(overrides),), 2)
+    run_dir = runs.folder(overrides)
     (failed,) = runs.events(run_dir, "save failed")
     assert failed["step"] == 10
     assert "rank-00001.safetensors: reads back with other bytes than were written" in failed["error"]
     assert [folder.name for folder in steps_in(run_dir.checkpoints)] == ["step-00000005"]
-    assert runs.pretrain(words, 2) == 0
+    assert runs.pretrain(overrides, 2) == 0
     assert runs.events(run_dir, "started")[-1]["step"] == 5
     assert [folder.name for folder in steps_in(run_dir.checkpoints)] == ["step-00000010"]
 

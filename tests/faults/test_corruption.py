@@ -105,16 +105,16 @@ CASES += [(hold_another_parameter, 0), (fail_the_probe, 0), (lose_a_block, 0)]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple[list[str], RunDir]:
     """A run of 15 steps with checkpoints 5, 10 and 15."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "schedule.kind=constant"]
-    assert runs.pretrain([*words, "train.steps=15"], RANKS) == 0
-    return words, runs.folder(words)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "schedule.kind=constant"]
+    assert runs.pretrain([*arguments, "train.steps=15"], RANKS) == 0
+    return arguments, runs.folder(arguments)
 
 
 @pytest.mark.parametrize(("damage", "seed"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_damage_is_named_and_passed_by(damage: Damage, seed: int, finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words, original = finished
+    arguments, original = finished
     shutil.copytree(original.path, tmp_path / "run", symlinks=True)
-    here = [*words, f"run.dir={tmp_path}", "train.steps=16"]
+    here = [*arguments, f"run.dir={tmp_path}", "train.steps=16"]
     newest = steps_in(tmp_path / "run" / "checkpoints")[-1]
     named = damage(newest, random.Random(f"{damage.__name__} {seed}"))
     assert runs.pretrain(here, RANKS) == 0
@@ -129,10 +129,10 @@ def test_damage_is_named_and_passed_by(damage: Damage, seed: int, finished, tmp_
 
 @pytest.mark.parametrize("content", ["step-00000005\n", "step-00000077\n", "", "../../elsewhere"])
 def test_a_stale_latest_is_said_and_mended(content: str, finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words, original = finished
+    arguments, original = finished
     shutil.copytree(original.path, tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "latest").write_text(content)
-    here = [*words, f"run.dir={tmp_path}", "train.steps=16"]
+    here = [*arguments, f"run.dir={tmp_path}", "train.steps=16"]
     assert runs.pretrain(here, RANKS) == 0
     run_dir = runs.folder(here)
     assert runs.events(run_dir, "stale latest")[0]["newest"] == "step-00000015"
@@ -141,30 +141,30 @@ def test_a_stale_latest_is_said_and_mended(content: str, finished, tmp_path: Pat
 
 
 def test_when_none_is_good_the_run_refuses(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words, original = finished
+    arguments, original = finished
     shutil.copytree(original.path, tmp_path / "run")
     for folder in steps_in(tmp_path / "run" / "checkpoints"):
         empty_a_file(folder, random.Random(folder.name))
     with pytest.raises(CheckpointError, match=r"no good checkpoint is left: .*step-00000015.*step-00000005"):
-        runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+        runs.pretrain([*arguments, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
     assert len(runs.losses(RunDir(tmp_path / "run"))) == 15, "the record of the run is not touched"
     here = steps_in(tmp_path / "run" / "checkpoints")
     assert [folder.name for folder in here] == ["step-00000005", "step-00000010", "step-00000015"], "all as they were"
     for folder in here:
         folder.rename(folder.with_name(f"{folder.name}.damaged-by-hand"))
     with pytest.raises(CheckpointError, match=r"no good checkpoint is left, there were step-00000005\.damaged-"):
-        runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+        runs.pretrain([*arguments, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
 
 
 def test_other_versions_are_said(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words, original = finished
+    arguments, original = finished
     shutil.copytree(original.path, tmp_path / "run")
     run_dir = RunDir(tmp_path / "run")
     now = json.loads(run_dir.environment.read_text())
     own = {"code": "0" * 16, "version": "0.0.1"}
     before = {**now, "gpt1_ds": own, "deepspeed": "0.19.7", "megatron-core": "0.16.0", "python": "3.11.0"}
     run_dir.environment.write_text(json.dumps(before))
-    assert runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS) == 0
+    assert runs.pretrain([*arguments, f"run.dir={tmp_path}", "train.steps=16"], RANKS) == 0
     (event,) = runs.events(run_dir, "environment changed")
     assert event["changes"].keys() == {"gpt1_ds", "deepspeed", "megatron-core", "python"}
     assert event["changes"]["deepspeed"] == ["0.19.7", now["deepspeed"]]
@@ -174,13 +174,13 @@ def test_other_versions_are_said(finished, tmp_path: Path) -> None:  # type: ign
 
 
 def test_one_of_a_newer_format_is_refused_not_set_aside(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words, original = finished
+    arguments, original = finished
     shutil.copytree(original.path, tmp_path / "run")
     newest = steps_in(tmp_path / "run" / "checkpoints")[-1]
     body = json.loads((newest / "manifest.json").read_text())
     (newest / "manifest.json").write_text(json.dumps({**body, "format": manifest.FORMAT + 1}))
     with pytest.raises(CheckpointError, match="is newer than this program reads"):
-        runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+        runs.pretrain([*arguments, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
     assert newest.is_dir()
 
 

@@ -13,7 +13,7 @@ from tools import runs
 
 SECONDS = 30.0  # that refusing takes at most, on a busy machine; a hang takes guard.init_timeout, 600
 SAME = "start all ranks with the same arguments and configuration"
-CONFIGURATIONS = (  # (words of rank 0, of rank 1, the line)
+CONFIGURATIONS = (  # (arguments of rank 0, of rank 1, the line)
     ([], ["optimizer.lr=0.002"], f"optimizer.lr: 0.001 on rank 0, 0.002 on rank 1; {SAME}"),
     ([], ["run.seed=8"], f"run.seed: 1 on rank 0, 8 on rank 1; {SAME}"),
     ([], ["model.residual_dropout=0.3"], f"model.residual_dropout: 0.1 on rank 0, 0.3 on rank 1; {SAME}"),
@@ -27,7 +27,7 @@ CONFIGURATIONS = (  # (words of rank 0, of rank 1, the line)
 )
 
 
-def words(data: Path | str, folder: Path, *more: str) -> list[str]:
+def arguments(data: Path | str, folder: Path, *more: str) -> list[str]:
     return ["pretrain", *runs.TINY, f"data.path={data}", f"run.dir={folder / 'runs'}", "train.steps=3", *more]
 
 
@@ -42,7 +42,7 @@ def line(ended: list[Ended]) -> str:
 
 def test_other_configurations_are_refused_by_all_ranks(tiny_data: Path, tmp_path: Path) -> None:
     commands = [
-        [Host(words(tiny_data, tmp_path, *more), tmp_path) for more in (here, there)]
+        [Host(arguments(tiny_data, tmp_path, *more), tmp_path) for more in (here, there)]
         for here, there, _ in CONFIGURATIONS
     ]
     assert [line(ended) for ended in apart.start(*commands)] == [said for *_, said in CONFIGURATIONS]
@@ -50,7 +50,7 @@ def test_other_configurations_are_refused_by_all_ranks(tiny_data: Path, tmp_path
 
 
 def test_other_code_and_versions_are_refused(tiny_data: Path, tmp_path: Path) -> None:
-    told = words(tiny_data, tmp_path)
+    told = arguments(tiny_data, tmp_path)
     code, version = (
         [Host(told, tmp_path, name="a"), Host(told, tmp_path, gives={f"gpt1_ds.engine.{name}": value}, name="b")]
         for name, value in (("agreement.source_hash", "0" * 16), ("agreement.installed", "0.1"))
@@ -80,7 +80,7 @@ def test_other_files_at_the_same_path_are_refused(tiny_data: Path, tmp_path: Pat
     (tmp_path / "own").mkdir()
 
     def command(own: Path, name: str, **mounts: str) -> list[Host]:
-        told = words(data, tmp_path, f"run.name={name}", "data.path=data")
+        told = arguments(data, tmp_path, f"run.name={name}", "data.path=data")
         here, there = (
             {str(data): str(place), **({str(runs_here): str(tmp_path / "own")} if mine else {})}
             for place, mine in ((tiny_data, False), (own, bool(mounts)))
@@ -99,7 +99,7 @@ def test_other_files_at_the_same_path_are_refused(tiny_data: Path, tmp_path: Pat
 def test_equal_ranks_train_and_evaluate_only_alike(tiny_data: Path, tmp_path: Path) -> None:
     run = str(tmp_path / "runs" / "run")
     trained, evaluated = apart.start(
-        [Host(words(tiny_data, tmp_path), tmp_path)] * 2,
+        [Host(arguments(tiny_data, tmp_path), tmp_path)] * 2,
         [Host(["evaluate", "--checkpoint", run, *more], tmp_path) for more in ([], ["--every"])],
     )
     assert [one.code for one in trained] == [0, 0], trained

@@ -17,9 +17,9 @@ LAYOUTS: list[tuple[int, list[str]]] = [
 RESTARTS, STEPS = 6, 14
 
 
-def consumed(words: list[str]) -> list[tuple[int, int, str]]:
+def consumed(arguments: list[str]) -> list[tuple[int, int, str]]:
     """(step, tokens so far, fingerprint of the batch: a hash of its sequences' numbers and content)"""
-    lines = [line for line in read_jsonl(runs.folder(words).metrics) if line["kind"] == "train"]
+    lines = [line for line in read_jsonl(runs.folder(arguments).metrics) if line["kind"] == "train"]
     return [(line["step"], line["tokens"], line["batch_fingerprint"]) for line in lines]
 
 

@@ -52,11 +52,11 @@ def test_training_continues_and_saves_again_when_there_is_space(
 ) -> None:
     """Whatever the save was writing when the space ran out."""
     disk = small_disk("4m")  # a handful of these checkpoints
-    words = [
+    arguments = [
         *(f"data.path={tiny_data}", f"run.dir={disk}", f"checkpoint.background={background}"),
         *("train.steps=100000", "checkpoint.keep=1", "checkpoint.every=5"),
     ]
-    run = runs.Background(words, 2)
+    run = runs.Background(arguments, 2)
     run.wait_for(lambda: bool(runs.events(run.run_dir, "saved")))
     filler = fill(disk, leave)
     kept = steps_in(run.run_dir.checkpoints)[-1]
@@ -147,8 +147,8 @@ def test_building_data(small_disk, tiny_data: Path) -> None:  # type: ignore[no-
 
 
 def test_a_run_folder_that_vanishes_ends_the_run(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=10"]
-    run = runs.Background(words, 2)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=10"]
+    run = runs.Background(arguments, 2)
     run.wait_for_step(3)
     os.rename(run.run_dir.path, tmp_path / "elsewhere")
     run.join(60)

@@ -35,9 +35,9 @@ class Payload:
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "train.steps=2"]
-    assert runs.pretrain(words, 1) == 0
-    return find_checkpoint(runs.folder(words).path)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "train.steps=2"]
+    assert runs.pretrain(arguments, 1) == 0
+    return find_checkpoint(runs.folder(arguments).path)
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def edit_index(folder: Path, edit: Callable[[dict], None]) -> None:  # type: ign
     sign(folder)
 
 
-def assert_refused(folder: Path, canary: Path, *words: str) -> None:
+def assert_refused(folder: Path, canary: Path, *texts: str) -> None:
     from gpt1_ds.evaluation.load import load_checkpoint
 
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(folder)
     text = str(caught.value)
     assert "\n" not in text
-    assert all(word in text for word in words), text
+    assert all(one in text for one in texts), text
     assert not canary.exists()
 
 

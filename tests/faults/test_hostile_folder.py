@@ -42,7 +42,7 @@ def run(folder: Path, command: Sequence[str | Path], code: int = 0, **variables:
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        [str(word) for word in command],
+        [str(argument) for argument in command],
         **{"cwd": folder, "env": {**clean, "PATH": path, **variables}, "capture_output": True, "text": True},
     )
     ran = folder.parent / "ran"
@@ -57,11 +57,11 @@ def test_no_process_of_a_command_runs_them(hostile: Path, tiny_data: Path) -> No
     texts = [hostile.parent / f"{number}.txt" for number in range(2)]  # two inputs are two units of work
     for text in texts:
         text.write_text("This is a text.\n" * 50)
-    words = ["--input", *texts, "--tokenizer", tiny_data.parent / "tokenizer", "--out", "data"]
+    arguments = ["--input", *texts, "--tokenizer", tiny_data.parent / "tokenizer", "--out", "data"]
     theirs = hostile.parent / "theirs"  # what a person's own PYTHONPATH names is found as before
     theirs.mkdir()
     (theirs / "sitecustomize.py").write_text(f"open({str(theirs / 'found')!r}, 'a').write('x')")
-    build = ["gpt1-ds", "data", "build", *words, "--workers", "2", "--validation", "0.4"]
+    build = ["gpt1-ds", "data", "build", *arguments, "--workers", "2", "--validation", "0.4"]
     run(hostile, build, PYTHONPATH=str(theirs))
     assert len((theirs / "found").read_text()) >= 3, "in the program and two workers"
     trackers = ["tracking.wandb=offline", "tracking.tensorboard=true", "tracking.trackio=true"]
@@ -74,16 +74,16 @@ def test_no_process_of_a_command_runs_them(hostile: Path, tiny_data: Path) -> No
 @pytest.mark.slow
 def test_no_launcher_runs_them(hostile: Path, tiny_data: Path) -> None:
     """The scripts of launch/, a node of a job with torchrun and without, and submitit."""
-    words = ["pretrain", *runs.TINY, f"data.path={tiny_data}", "train.steps=2", "--dry-run"]
+    arguments = ["pretrain", *runs.TINY, f"data.path={tiny_data}", "train.steps=2", "--dry-run"]
     launch = ROOT / "launch"
-    assert "parameters" in run(hostile, ["bash", launch / "local.sh", *words], NPROC="2")
-    assert "parameters" in run(hostile, ["bash", launch / "pretrain.sbatch", *words[1:]], NPROC="2")
-    node = ["python", "-P", "-m", "gpt1_ds", "slurm", "node", "--ranks", "2", *words]
+    assert "parameters" in run(hostile, ["bash", launch / "local.sh", *arguments], NPROC="2")
+    assert "parameters" in run(hostile, ["bash", launch / "pretrain.sbatch", *arguments[1:]], NPROC="2")
+    node = ["python", "-P", "-m", "gpt1_ds", "slurm", "node", "--ranks", "2", *arguments]
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29613", "SLURM_NNODES": "1", "SLURM_NODEID": "0"}
     assert run(hostile, node, **meeting).count("parameters") > 1, "torchrun's two ranks"
     assert "parameters" in run(hostile, node, **meeting, SLURM_NTASKS="2", SLURM_PROCID="1")
     submitit = ["python", "-P", launch / "submitit_run.py", "--cluster", "local", "--ranks", "1"]
-    assert "job " in run(hostile, [*submitit, *words])
+    assert "job " in run(hostile, [*submitit, *arguments])
 
 
 def test_a_library_of_the_folder_does_not_run_without_safe_path(tmp_path: Path) -> None:

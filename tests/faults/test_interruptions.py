@@ -24,14 +24,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path):  # t
 
     @cache
     def run(layout: str, precision: str) -> tuple[dict[int, float], dict[str, str]]:
-        words = words_for(layout, precision, tiny_data, tmp_path_factory.mktemp("whole"))
-        assert runs.pretrain(words, LAYOUTS[layout][0]) == 0
-        return runs.losses(runs.folder(words)), runs.weights(runs.folder(words))
+        arguments = arguments_for(layout, precision, tiny_data, tmp_path_factory.mktemp("whole"))
+        assert runs.pretrain(arguments, LAYOUTS[layout][0]) == 0
+        return runs.losses(runs.folder(arguments)), runs.weights(runs.folder(arguments))
 
     return run
 
 
-def words_for(layout: str, precision: str, data: Path, folder: Path) -> list[str]:
+def arguments_for(layout: str, precision: str, data: Path, folder: Path) -> list[str]:
     return [
         *LAYOUTS[layout][1],
         *(f"train.precision={precision}", f"data.path={data}", f"run.dir={folder}", f"train.steps={STEPS}"),
@@ -39,9 +39,9 @@ def words_for(layout: str, precision: str, data: Path, folder: Path) -> list[str
     ]
 
 
-def ask_to_stop(words: list[str], ranks: int, how: str) -> None:
+def ask_to_stop(arguments: list[str], ranks: int, how: str) -> None:
     """A life that is asked to end between two saves: it saves and ends."""
-    run = runs.Background(words, ranks)
+    run = runs.Background(arguments, ranks)
     run.wait_for_step(STOPPED)
     if how == "stop-file":
         run.run_dir.stop.touch()
@@ -56,10 +56,10 @@ def ask_to_stop(words: list[str], ranks: int, how: str) -> None:
     assert STOPPED <= stopped["step"] < STEPS
 
 
-def kill(words: list[str], ranks: int, draw: random.Random) -> None:
+def kill(arguments: list[str], ranks: int, draw: random.Random) -> None:
     """A life that one of its ranks' death ends, some steps after its beginning."""
-    step = min(runs.last_step(runs.folder(words)) + draw.randint(1, 5), STEPS - 1)
-    run = runs.Background(words, ranks)
+    step = min(runs.last_step(runs.folder(arguments)) + draw.randint(1, 5), STEPS - 1)
+    run = runs.Background(arguments, ranks)
     run.wait_for_step(step)
     time.sleep(draw.random() * 0.1)
     run.signal(signal.SIGKILL, [draw.randrange(ranks)])
@@ -79,15 +79,15 @@ def test_continues_bit_for_bit(
 ) -> None:  # type: ignore[no-untyped-def]
     """Asked to stop, continued and killed, continued again: what either leaves behind shows in the end."""
     ranks = LAYOUTS[layout][0]
-    words = words_for(layout, precision, tiny_data, tmp_path)
-    run_dir = runs.folder(words)
-    ask_to_stop(words, ranks, how)
+    arguments = arguments_for(layout, precision, tiny_data, tmp_path)
+    run_dir = runs.folder(arguments)
+    ask_to_stop(arguments, ranks, how)
     asked = runs.events(run_dir, "stopped")[-1]["step"]
-    kill(words, ranks, random.Random(f"{layout} {precision}"))
+    kill(arguments, ranks, random.Random(f"{layout} {precision}"))
     assert runs.events(run_dir, "started")[-1]["step"] == asked, "the stop lost nothing"
     before = runs.last_step(run_dir)
     landed = [event["step"] for event in runs.events(run_dir, "saved")]
-    assert runs.pretrain(words, ranks) == 0
+    assert runs.pretrain(arguments, ranks) == 0
     if before < STEPS:
         resumed = runs.events(run_dir, "started")[-1]["step"]
         assert resumed >= max(landed), "what was saved is not lost"
@@ -96,28 +96,28 @@ def test_continues_bit_for_bit(
 
 
 def test_killed_before_anything_was_saved(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = words_for("dp2-zero1", "fp32", tiny_data, tmp_path)
-    kill([*words, "checkpoint.every=0", "train.steps=3000"], 2, random.Random(0))
-    assert not runs.events(runs.folder(words), "saved")
-    assert runs.pretrain(words, 2) == 0
-    assert runs.events(runs.folder(words), "started")[-1]["step"] == 0
-    assert_undisturbed(runs.folder(words), undisturbed("dp2-zero1", "fp32"))
+    arguments = arguments_for("dp2-zero1", "fp32", tiny_data, tmp_path)
+    kill([*arguments, "checkpoint.every=0", "train.steps=3000"], 2, random.Random(0))
+    assert not runs.events(runs.folder(arguments), "saved")
+    assert runs.pretrain(arguments, 2) == 0
+    assert runs.events(runs.folder(arguments), "started")[-1]["step"] == 0
+    assert_undisturbed(runs.folder(arguments), undisturbed("dp2-zero1", "fp32"))
 
 
 def test_a_restart_for_every_step(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = words_for("dp2-zero1", "fp32", tiny_data, tmp_path)
+    arguments = arguments_for("dp2-zero1", "fp32", tiny_data, tmp_path)
     for step in range(1, 7):  # over a save, which comes after five
-        assert runs.pretrain([*words, f"train.steps={step}", "schedule.kind=constant"], 2) == 0
+        assert runs.pretrain([*arguments, f"train.steps={step}", "schedule.kind=constant"], 2) == 0
     whole = tmp_path / "whole"
-    steady = [*words, "train.steps=6", "schedule.kind=constant", f"run.dir={whole}"]
+    steady = [*arguments, "train.steps=6", "schedule.kind=constant", f"run.dir={whole}"]
     assert runs.pretrain(steady, 2) == 0
-    assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(steady))
-    assert runs.weights(runs.folder(words)) == runs.weights(runs.folder(steady))
+    assert runs.losses(runs.folder(arguments)) == runs.losses(runs.folder(steady))
+    assert runs.weights(runs.folder(arguments)) == runs.weights(runs.folder(steady))
 
 
 def test_save_now(tiny_data: Path, tmp_path: Path) -> None:
-    words = [*words_for("one", "fp32", tiny_data, tmp_path), "checkpoint.every=0", "train.steps=3000"]
-    run = runs.Background(words, 1)
+    arguments = [*arguments_for("one", "fp32", tiny_data, tmp_path), "checkpoint.every=0", "train.steps=3000"]
+    run = runs.Background(arguments, 1)
     run.wait_for_step(3)
     run.run_dir.save.touch()
     run.wait_for(lambda: not run.run_dir.save.exists())

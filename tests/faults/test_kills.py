@@ -9,10 +9,10 @@ from tools.faults.attempt import EVERY, IN_SAVES
 
 
 def test_killed_at_random_and_bit_identical_in_the_end(tiny_data: Path, tmp_path: Path) -> None:
-    words = {"seed": 152, "delay": 0.2, "layouts": LAYOUTS, "kills_per_run": 2}
-    first = campaign(tiny_data, tmp_path, kills=2, **words)
+    arguments = {"seed": 152, "delay": 0.2, "layouts": LAYOUTS, "kills_per_run": 2}
+    first = campaign(tiny_data, tmp_path, kills=2, **arguments)
     assert [kill.run for kill in first.kills] == [0, 0]
-    ledger = campaign(tiny_data, tmp_path, kills=4, **words)
+    ledger = campaign(tiny_data, tmp_path, kills=4, **arguments)
     assert ledger.kills[:2] == first.kills, "a campaign continues what was interrupted"
     assert [kill.run for kill in ledger.kills[2:]] == [1, 1]
     assert [run.layout for run in ledger.finished] == list(dict.fromkeys(kill.layout for kill in ledger.kills))

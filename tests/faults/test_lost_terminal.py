@@ -19,7 +19,7 @@ from tools import runs
 ROOT = Path(__file__).parents[2]
 
 
-def start(words: list[str], ignored: bool) -> tuple[subprocess.Popen[bytes], int]:
+def start(arguments: list[str], ignored: bool) -> tuple[subprocess.Popen[bytes], int]:
     """The program in a session of its own on a terminal of its own: (process, the terminal's other end)."""
     ours, theirs = os.openpty()
 
@@ -27,7 +27,7 @@ def start(words: list[str], ignored: bool) -> tuple[subprocess.Popen[bytes], int
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
         signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
 
-    command = [sys.executable, "-m", "gpt1_ds", "pretrain", *runs.TINY, *words]
+    command = [sys.executable, "-m", "gpt1_ds", "pretrain", *runs.TINY, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
     process = subprocess.Popen(
         command,
@@ -39,37 +39,37 @@ def start(words: list[str], ignored: bool) -> tuple[subprocess.Popen[bytes], int
     return process, ours
 
 
-def wait_for_step(words: list[str], step: int, terminal: int) -> None:
+def wait_for_step(arguments: list[str], step: int, terminal: int) -> None:
     os.set_blocking(terminal, False)
 
     def is_there() -> bool:
         with contextlib.suppress(BlockingIOError):
             os.read(terminal, 1 << 16)  # as a terminal does
-        return runs.last_step(runs.folder(words)) >= step
+        return runs.last_step(runs.folder(arguments)) >= step
 
     wait_for(is_there)
 
 
 @pytest.mark.parametrize("ranks", [[], ["--nproc", "2"]], ids=["one process", "two ranks"])
 def test_it_saves_and_ends(ranks: list[str], tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
-    process, terminal = start([*words, *ranks], ignored=False)
-    wait_for_step(words, 3, terminal)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    process, terminal = start([*arguments, *ranks], ignored=False)
+    wait_for_step(arguments, 3, terminal)
     os.close(terminal)
     assert process.wait(240) == 75
-    run_dir = runs.folder(words)
+    run_dir = runs.folder(arguments)
     stopped = runs.events(run_dir, "stopped")[-1]
     assert stopped["reason"] == "handover"
     assert run_dir.checkpoint(stopped["step"]).is_dir()
 
 
 def test_nohup_is_respected(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
-    process, terminal = start(words, ignored=True)
-    wait_for_step(words, 3, terminal)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    process, terminal = start(arguments, ignored=True)
+    wait_for_step(arguments, 3, terminal)
     os.close(terminal)
-    reached = runs.last_step(runs.folder(words))
-    wait_for(lambda: runs.last_step(runs.folder(words)) >= reached + 20 or process.poll() is not None)
+    reached = runs.last_step(runs.folder(arguments))
+    wait_for(lambda: runs.last_step(runs.folder(arguments)) >= reached + 20 or process.poll() is not None)
     assert process.poll() is None, "the run ended"
-    runs.folder(words).stop.touch()
+    runs.folder(arguments).stop.touch()
     assert process.wait(240) == 0

@@ -55,13 +55,18 @@ def test_a_lost_disk_loses_nothing(object_store: ObjectStore, tiny_data: Path, t
 
 def test_a_store_that_goes_away_stops_no_run(tiny_data: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     """The run says so and ends well; what the store lacks is copied later by hand."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "checkpoint.mirror=s3://runs/away", "train.steps=100000"]
+    arguments = [
+        f"data.path={tiny_data}",
+        f"run.dir={tmp_path}",
+        "checkpoint.mirror=s3://runs/away",
+        "train.steps=100000",
+    ]
     server = ObjectStore(tmp_path / "log")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
         with server:
-            run = runs.Background([*words, "checkpoint.every=20"], 1, runs.with_variables(server.environment))
+            run = runs.Background([*arguments, "checkpoint.every=20"], 1, runs.with_variables(server.environment))
             run.wait_for(lambda: bool(runs.events(run.run_dir, "copied")))
         run.wait_for(lambda: bool(runs.events(run.run_dir, "copy failed")))
         run.run_dir.stop.touch()
@@ -91,8 +96,8 @@ def test_a_store_that_goes_away_stops_no_run(tiny_data: Path, tmp_path: Path, ca
 def test_an_address_that_cannot_be_used_is_refused_before_the_first_step(
     address: str, message: str, object_store: ObjectStore, tiny_data: Path, tmp_path: Path
 ) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", f"checkpoint.mirror={address}"]
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", f"checkpoint.mirror={address}"]
     with pytest.raises(UserError) as caught:
-        runs.with_variables(object_store.environment)(words, 1)
+        runs.with_variables(object_store.environment)(arguments, 1)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

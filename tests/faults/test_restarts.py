@@ -24,9 +24,9 @@ from tools.runs import Background
 def with_restarts(number: int):  # type: ignore[no-untyped-def]
     """Returns how a run lives whose ranks begin again so many times."""
 
-    def life(words: list[str], ranks: int) -> int:
-        target, config = "gpt1_ds.training.pretraining:pretrain", runs.configuration(words)
-        return restarts.start(target, config, ranks, runs.folder(words), number)
+    def life(arguments: list[str], ranks: int) -> int:
+        target, config = "gpt1_ds.training.pretraining:pretrain", runs.configuration(arguments)
+        return restarts.start(target, config, ranks, runs.folder(arguments), number)
 
     return life
 
@@ -40,19 +40,19 @@ def kill(run: Background, rank: int, number: int = signal.SIGKILL) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The words of a run on two ranks that nobody disturbed, its folder last."""
-    words = [f"data.path={tiny_data}", "train.steps=150", f"run.dir={tmp_path_factory.mktemp('alone')}"]
-    assert runs.pretrain(words, 2) == 0
-    return words
+    """The arguments of a run on two ranks that nobody disturbed, its folder last."""
+    arguments = [f"data.path={tiny_data}", "train.steps=150", f"run.dir={tmp_path_factory.mktemp('alone')}"]
+    assert runs.pretrain(arguments, 2) == 0
+    return arguments
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])
 def test_two_are_killed_and_all_is_as_if_none_had_been(resume: str, alone: list[str], tmp_path: Path) -> None:
     """A run that begins anew does so once."""
-    words = [*alone[:-1], f"run.dir={tmp_path}"]
+    arguments = [*alone[:-1], f"run.dir={tmp_path}"]
     if resume == "never":
-        shutil.copytree(runs.folder(alone).path, runs.folder(words).path)
-    run = Background([*words, f"checkpoint.resume={resume}"], 2, with_restarts(2))
+        shutil.copytree(runs.folder(alone).path, runs.folder(arguments).path)
+    run = Background([*arguments, f"checkpoint.resume={resume}"], 2, with_restarts(2))
     if resume == "never":
         run.wait_for(lambda: bool(runs.events(run.run_dir, "replaced")))
     for number, rank in enumerate((1, 0), 1):
@@ -73,13 +73,13 @@ def test_two_are_killed_and_all_is_as_if_none_had_been(resume: str, alone: list[
 @pytest.mark.parametrize("resume", ["auto", "never"])
 def test_torchrun_starts_them_again(resume: str, alone: list[str], tmp_path: Path) -> None:
     """Whose agent keeps the store in which the killed ranks left their addresses."""
-    words = [*alone[:-1], f"run.dir={tmp_path}", f"checkpoint.resume={resume}"]
+    arguments = [*alone[:-1], f"run.dir={tmp_path}", f"checkpoint.resume={resume}"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", f"--master-port={port}"]
-    command = [sys.executable, "-P", *torchrun, "-m", "gpt1_ds", "pretrain", *runs.TINY, *words]
+    command = [sys.executable, "-P", *torchrun, "-m", "gpt1_ds", "pretrain", *runs.TINY, *arguments]
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    run_dir = runs.folder(words)
+    run_dir = runs.folder(arguments)
     with subprocess.Popen(command, env=variables) as agent:
         wait_for(lambda: runs.events(run_dir, "saved") or agent.poll() is not None)
         assert agent.poll() is None, "it ended early"
@@ -92,8 +92,8 @@ def test_torchrun_starts_them_again(resume: str, alone: list[str], tmp_path: Pat
 
 @pytest.mark.parametrize(("every", "allowed"), [(100000, 5), (5, 0)], ids=["no saved step", "all are used"])
 def test_the_error_is_told(every: int, allowed: int, tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", f"checkpoint.every={every}"]
-    run = Background(words, 1, with_restarts(allowed))
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", f"checkpoint.every={every}"]
+    run = Background(arguments, 1, with_restarts(allowed))
     run.wait_for_step(12)
     run.signal(signal.SIGKILL)
     run.join()

@@ -28,15 +28,15 @@ def test_read_only_disk_is_said_at_once(small_disk: Callable[[str], Path], tiny_
 
 def test_requests_and_heartbeats_that_cannot_be_removed(tiny_data: Path, tmp_path: Path) -> None:
     """SAVE and STOP are folders that hold something; of the last segment's heartbeats one file is busy."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
-    run_dir = runs.folder(words)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    run_dir = runs.folder(arguments)
     (run_dir.path / "beats" / "rank-0.json").mkdir(parents=True)
     busy = run_dir.path / "beats" / "stacks-0.txt"
     busy.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(busy)], capture_output=True).returncode == 0
     assert mounted or "CI" not in os.environ, "CI runs as root"
     try:
-        run = runs.Background(words, 1)
+        run = runs.Background(arguments, 1)
         run.wait_for_step(3)
         for name in ("SAVE", "STOP"):
             (run_dir.path / f"{name}.new").mkdir()
@@ -56,11 +56,11 @@ def test_requests_and_heartbeats_that_cannot_be_removed(tiny_data: Path, tmp_pat
     assert f"{run_dir.stop}: is done, but cannot be removed" in said
 
 
-def slowly(words: list[str]) -> int:
+def slowly(arguments: list[str]) -> int:
     """A run for whose rank every look at its request files takes as long as on an overloaded file server."""
     from gpt1_ds.training.pretraining import pretrain
 
-    config = runs.configuration(words)
+    config = runs.configuration(arguments)
     folder, stat = str(Path(config.run.dir).resolve()), os.stat
 
     def slow(path, *more, **keywords):  # type: ignore[no-untyped-def]
@@ -73,8 +73,8 @@ def slowly(words: list[str]) -> int:
 
 
 def test_slow_disk_does_not_hang_it(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=5", "checkpoint.every=5"]
-    words += ["guard.step_timeout=20", "guard.save_timeout=30", "train.micro_batch=4"]
-    launch.launch("tests.faults.test_run_folder:slowly", (words,), 2)
-    assert runs.last_step(runs.folder(words)) == 5
-    assert not runs.events(runs.folder(words), "stuck")
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=5", "checkpoint.every=5"]
+    arguments += ["guard.step_timeout=20", "guard.save_timeout=30", "train.micro_batch=4"]
+    launch.launch("tests.faults.test_run_folder:slowly", (arguments,), 2)
+    assert runs.last_step(runs.folder(arguments)) == 5
+    assert not runs.events(runs.folder(arguments), "stuck")

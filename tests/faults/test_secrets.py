@@ -17,18 +17,18 @@ SECRETS = {
 
 
 def test_no_secret_in_any_file_and_nothing_for_others(program, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = [
+    arguments = [
         f"data.path={tiny_data}",
         "train.steps=3",
         "model.layers=1",
         *("tracking.wandb=offline", "tracking.tensorboard=true", "tracking.trackio=true"),
         "checkpoint.every=2",
     ]
-    result = program("pretrain", *words, "--nproc", "2", TRACKIO_DIR=str(tmp_path / "trackio"), **SECRETS)
+    result = program("pretrain", *arguments, "--nproc", "2", TRACKIO_DIR=str(tmp_path / "trackio"), **SECRETS)
     assert result.returncode == 0, result.stderr
     assert "is off for the rest" not in result.stderr
     environment = json.loads((tmp_path / "runs" / "run" / "env.json").read_text())
-    assert environment["command"] == shlex.join(["gpt1-ds", "pretrain", *words, "--nproc", "2"])
+    assert environment["command"] == shlex.join(["gpt1-ds", "pretrain", *arguments, "--nproc", "2"])
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 10
     assert {"tensorboard", "trackio", "wandb"} <= {part for path in files for part in path.parts}

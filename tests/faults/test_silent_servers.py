@@ -75,7 +75,7 @@ def test_each_question_ends(question: str, silent: str, monkeypatch: pytest.Monk
     assert time.monotonic() - began < 20 * LIMIT, "of which it waits at most two, on a machine that has time"
     (line,) = caught.value.problems
     assert "\n" not in line
-    assert any(word in line for word in ("no answer within", "TimeoutError", "timed out")), line
+    assert any(text in line for text in ("no answer within", "TimeoutError", "timed out")), line
 
 
 def test_libraries_that_ask_many_times_have_a_limit_for_each() -> None:

@@ -24,9 +24,9 @@ BOTH = ["tracking.tensorboard=true", "tracking.trackio=true"]
 WORKERS = "gpt1_ds.tracking."
 
 
-def begin(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
+def begin(arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
     """The program as a process of its own, whose trackio database is `<folder>/trackio`."""
-    command = [sys.executable, "-m", "gpt1_ds", "pretrain", *runs.TINY, *words, "--nproc", "1"]
+    command = [sys.executable, "-m", "gpt1_ds", "pretrain", *runs.TINY, *arguments, "--nproc", "1"]
     return subprocess.Popen(command, cwd=folder, env=variables(folder), stderr=subprocess.DEVNULL)
 
 
@@ -55,20 +55,20 @@ def trackio_points(folder: Path, key: str) -> list[tuple[int, float]]:
 
 @pytest.mark.slow
 def test_after_a_kill_every_step_is_one_point(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}/runs", *STEADY, *BOTH, "tracking.wandb=offline"]
-    words += ["checkpoint.every=25", "train.eval_every=10"]
-    run_dir = runs.folder(words)
-    first = begin([*words, "train.steps=3000"], tmp_path)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}/runs", *STEADY, *BOTH, "tracking.wandb=offline"]
+    arguments += ["checkpoint.every=25", "train.eval_every=10"]
+    run_dir = runs.folder(arguments)
+    first = begin([*arguments, "train.steps=3000"], tmp_path)
     wait_for(lambda: runs.last_step(run_dir) >= 60)
     started = [child for child in psutil.Process(first.pid).children(recursive=True) if WORKERS in command_of(child)]
     trackers = {child.pid for child in started}
-    started = [child for child in started if child.ppid() not in trackers]  # a fork has its parent's words at first
+    started = [child for child in started if child.ppid() not in trackers]  # a fork has its parent's arguments at first
     assert len(started) == 3
     first.kill()
     first.wait()
     psutil.wait_procs(started, timeout=240)  # what was on its way is written
     last = runs.last_step(run_dir) + 5
-    assert begin([*words, f"train.steps={last}"], tmp_path).wait() == 0
+    assert begin([*arguments, f"train.steps={last}"], tmp_path).wait() == 0
     losses = runs.losses(run_dir)
     assert list(losses) == list(range(1, last + 1))
     shown = tensorboard_points(run_dir, "train/loss")
@@ -87,11 +87,11 @@ def test_after_a_kill_every_step_is_one_point(tiny_data: Path, tmp_path: Path) -
 def test_one_that_cannot_begin_costs_one_line(tiny_data: Path, tmp_path: Path) -> None:
     """TensorBoard's folder is a file, and so is trackio's, which never gives up."""
     (tmp_path / "trackio").write_text("")
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}/runs", *BOTH, "train.steps=4"]
-    run_dir = runs.folder(words)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}/runs", *BOTH, "train.steps=4"]
+    run_dir = runs.folder(arguments)
     run_dir.path.mkdir(parents=True, mode=0o700)
     run_dir.tensorboard.write_text("not a folder")
-    assert begin(words, tmp_path).wait() == 0
+    assert begin(arguments, tmp_path).wait() == 0
     said = [line.partition(" INFO gpt1_ds: ")[2] for line in run_dir.rank_log(0).read_text().splitlines()]
     about = sorted(line for line in said if line.startswith(("TensorBoard", "trackio")))
     assert len(about) == 2, said

@@ -24,7 +24,7 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 STEADY = ["schedule.kind=constant", "schedule.warmup_steps=0"]  # a step does not depend on how many there are
 
 
-def words_for(data: Path, folder: Path, *more: str) -> list[str]:
+def arguments_for(data: Path, folder: Path, *more: str) -> list[str]:
     return [f"data.path={data}", f"run.dir={folder}", *STEADY, "tracking.wandb=offline", *more]
 
 
@@ -32,10 +32,10 @@ def words_for(data: Path, folder: Path, *more: str) -> list[str]:
 def undisturbed(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses by step of a run without W&B."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    words = words_for(tiny_data, folder, "tracking.wandb=off", "train.steps=40")
-    assert runs.pretrain(words, 1) == 0
-    assert not (runs.folder(words).path / "wandb").exists()
-    return runs.losses(runs.folder(words))
+    arguments = arguments_for(tiny_data, folder, "tracking.wandb=off", "train.steps=40")
+    assert runs.pretrain(arguments, 1) == 0
+    assert not (runs.folder(arguments).path / "wandb").exists()
+    return runs.losses(runs.folder(arguments))
 
 
 def worker_of(run: runs.Background) -> psutil.Process:
@@ -74,8 +74,8 @@ def background() -> Iterator[Callable[[list[str]], runs.Background]]:
     """A run on one rank that does not outlive a test that fails."""
     begun: list[runs.Background] = []
 
-    def begin(words: list[str]) -> runs.Background:
-        begun.append(runs.Background(words, 1))
+    def begin(arguments: list[str]) -> runs.Background:
+        begun.append(runs.Background(arguments, 1))
         return begun[-1]
 
     yield begin
@@ -84,8 +84,8 @@ def background() -> Iterator[Callable[[list[str]], runs.Background]]:
         run.thread.join(60)
 
 
-def stop_after(words: list[str], step: int) -> None:
-    run = runs.Background(words, 1)
+def stop_after(arguments: list[str], step: int) -> None:
+    run = runs.Background(arguments, 1)
     run.wait_for_step(step)
     run.run_dir.stop.touch()
     run.join(90)
@@ -98,13 +98,15 @@ def all_losses(segments: list[Written]) -> list[tuple[int, float]]:
 
 
 def test_agreed_stops_lose_and_double_nothing(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = words_for(tiny_data, tmp_path / "here", "train.eval_every=7", "tracking.group=g", "tracking.tags=[a,b]")
-    stop_after([*words, "train.steps=3000"], 3)
+    arguments = arguments_for(
+        tiny_data, tmp_path / "here", "train.eval_every=7", "tracking.group=g", "tracking.tags=[a,b]"
+    )
+    stop_after([*arguments, "train.steps=3000"], 3)
     monkeypatch.chdir(tmp_path)
-    elsewhere = [*words, "run.dir=./here/../here"]
-    stop_after([*elsewhere, "train.steps=3000"], runs.last_step(runs.folder(words)) + 3)
+    elsewhere = [*arguments, "run.dir=./here/../here"]
+    stop_after([*elsewhere, "train.steps=3000"], runs.last_step(runs.folder(arguments)) + 3)
     shutil.move(tmp_path / "here", tmp_path / "there")
-    moved = [*words, f"run.dir={tmp_path / 'there'}"]
+    moved = [*arguments, f"run.dir={tmp_path / 'there'}"]
     last = runs.last_step(runs.folder(moved)) + 5
     assert runs.pretrain([*moved, f"train.steps={last}"], 1) == 0
     run_dir = runs.folder(moved)
@@ -129,8 +131,8 @@ def test_agreed_stops_lose_and_double_nothing(tiny_data: Path, tmp_path: Path, m
 def test_after_a_kill_steps_stand_twice_with_the_same_values(
     background: Callable[[list[str]], runs.Background], tiny_data: Path, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    words = words_for(tiny_data, tmp_path, "train.steps=3000", "checkpoint.every=25")
-    run = background(words)
+    arguments = arguments_for(tiny_data, tmp_path, "train.steps=3000", "checkpoint.every=25")
+    run = background(arguments)
     worker = worker_of(run)
     service_of(run)
     run.wait_for_step(60)
@@ -139,7 +141,7 @@ def test_after_a_kill_steps_stand_twice_with_the_same_values(
     wait_for_end_of(worker)
     killed_at = runs.last_step(run.run_dir)
     last = killed_at + 5
-    assert runs.pretrain([*words, f"train.steps={last}"], 1) == 0
+    assert runs.pretrain([*arguments, f"train.steps={last}"], 1) == 0
     first, second = read_segments(run.run_dir.path)
     assert first.id == second.id
     assert (first.exit_code, first.summary["outcome"]) == (1, "killed")
@@ -160,7 +162,7 @@ def test_its_processes_are_killed(
     tmp_path: Path,
     undisturbed: dict[int, float],
 ) -> None:
-    run = background(words_for(tiny_data, tmp_path, "train.steps=100000", "checkpoint.every=0"))
+    run = background(arguments_for(tiny_data, tmp_path, "train.steps=100000", "checkpoint.every=0"))
     service = service_of(run)
     (service if victim == "service" else worker_of(run)).kill()
     run.wait_for(lambda: bool(warnings(run.run_dir)))
@@ -175,15 +177,15 @@ def test_its_processes_are_killed(
 
 
 def test_its_disk_is_full(tiny_data: Path, tmp_path: Path, small_disk, undisturbed: dict[int, float]) -> None:  # type: ignore[no-untyped-def]
-    words = words_for(tiny_data, tmp_path, "train.steps=40")
+    arguments = arguments_for(tiny_data, tmp_path, "train.steps=40")
     disk = small_disk("256k")
-    run_dir = runs.folder(words)
+    run_dir = runs.folder(arguments)
     run_dir.path.mkdir(mode=0o700)
     run_dir.wandb.symlink_to(disk)
     (disk / "id").write_text("0123456789abcdef\n")
     room = os.statvfs(disk)
     (disk / "filler").write_bytes(bytes(room.f_bavail * room.f_frsize - 24 * 1024))
-    assert runs.pretrain(words, 1) == 0
+    assert runs.pretrain(arguments, 1) == 0
     assert len(warnings(run_dir)) == 1
     assert "no space left" in warnings(run_dir)[0].lower()
     assert runs.losses(run_dir) == undisturbed
@@ -227,14 +229,14 @@ def test_a_server_that_is_not_there_or_refuses(
             "WANDB_SERVICE": "of a notebook",  # which has W&B's library in use
         },
     }[trouble]
-    words = words_for(tiny_data, tmp_path / "runs", "tracking.wandb=online", "train.steps=40")
+    arguments = arguments_for(tiny_data, tmp_path / "runs", "tracking.wandb=online", "train.steps=40")
     environment = {**variables, "HOME": str(tmp_path), "NETRC": os.devnull}
-    result = program("pretrain", *runs.TINY, *words, **environment)
+    result = program("pretrain", *runs.TINY, *arguments, **environment)
     assert result.returncode == 0, result.stderr
     lines = [line for line in result.stderr.splitlines() if "W&B" in line]
     assert len(lines) == 1, result.stderr
     assert "cannot be reached" in lines[0]
-    run_dir = runs.folder(words)
+    run_dir = runs.folder(arguments)
     (segment,) = read_segments(run_dir.path)
     assert dict(segment.values("train/loss")) == runs.losses(run_dir) == undisturbed
     assert segment.exit_code == 0

@@ -14,12 +14,12 @@ from tools import runs
 def test_online_and_later(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways show every logged step once, with the values that metrics.jsonl has, and the facts of a study."""
     facts = ["tracking.entity=team", "tracking.project=tried", "tracking.tags=[small]", "tracking.facts={arm: deep}"]
-    words = [f"data.path={tiny_data}", "train.steps=6", "tracking.artifacts=off", *facts]
+    arguments = [f"data.path={tiny_data}", "train.steps=6", "tracking.artifacts=off", *facts]
     with serving() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         for mode in ("online", "offline"):
-            own = [*words, f"run.dir={tmp_path / mode}", f"tracking.wandb={mode}"]
+            own = [*arguments, f"run.dir={tmp_path / mode}", f"tracking.wandb={mode}"]
             assert runs.with_variables(server.environment)(own, 1) == 0
             run_dir = runs.folder(own)
             place = f"team/tried/{(run_dir.wandb / 'id').read_text().strip()}"
@@ -41,16 +41,16 @@ def test_a_run_that_continues_is_one_run_there(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two segments that were written offline are uploaded once, and the run continues online."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "tracking.artifacts=off"]
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "tracking.artifacts=off"]
     with serving() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         for steps, mode in ((3, "offline"), (6, "offline"), (9, "online"), (12, "online")):
-            own = [*words, f"train.steps={steps}", f"tracking.wandb={mode}"]
+            own = [*arguments, f"train.steps={steps}", f"tracking.wandb={mode}"]
             assert runs.with_variables(server.environment)(own, 1) == 0
             if steps == 6:
                 for uploaded, before in ((2, 0), (0, 2)):
                     assert main(["tracking", "sync", str(runs.folder(own).path)]) == 0
                     assert f"{uploaded} segments uploaded, {before} were before" in capsys.readouterr().out
         (shown,) = server.runs.values()
-        assert shown.values("train/loss") == list(runs.losses(runs.folder(words)).items())
+        assert shown.values("train/loss") == list(runs.losses(runs.folder(arguments)).items())

@@ -56,7 +56,7 @@ def test_two_trials_at_once_and_one_again(tiny_data: Path, tmp_path: Path) -> No
         assert dict(segment.values("train/loss")) == runs.losses(run_dir)
         losses.append(list(runs.losses(run_dir).values()))
     assert losses[0] != losses[1]
-    more = [word.replace("train.steps=3", "train.steps=5") for word in command]
+    more = [argument.replace("train.steps=3", "train.steps=5") for argument in command]
     assert run_agent(tmp_path, more, trials[:1]) == "[0]"
     again = RunDir(tmp_path / "runs" / "tried" / "abc123")
     assert list(runs.losses(again)) == [1, 2, 3, 4, 5], "the agent's own retry resumes"

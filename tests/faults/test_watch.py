@@ -21,7 +21,7 @@ TIMEOUT = 6.0
 LAYOUTS = {"dp2": (2, []), "tp2": (2, ["parallel.tensor=2"]), "pp2": (2, ["parallel.pipeline=2"])}
 
 
-def words(data: Path, folder: Path) -> list[str]:
+def given(data: Path, folder: Path) -> list[str]:
     limits = [f"guard.{phase}_timeout={TIMEOUT}" for phase in ("step", "save")]
     return [*limits, "guard.init_timeout=60", f"data.path={data}", f"run.dir={folder}", "train.steps=100000"]
 
@@ -54,7 +54,7 @@ def test_a_stopped_rank_is_named(
     layout: str, victim: int, tiny_data: Path, tmp_path: Path, bystander: subprocess.Popen[bytes]
 ) -> None:
     ranks, overrides = LAYOUTS[layout]
-    run = runs.Background([*words(tiny_data, tmp_path), *overrides], ranks)
+    run = runs.Background([*given(tiny_data, tmp_path), *overrides], ranks)
     run.wait_for_step(3)
     pids = [process.pid for process in run.processes()]
     began = time.monotonic()
@@ -77,10 +77,10 @@ def test_a_stopped_rank_is_named(
 
 def test_a_rank_that_hangs_by_itself_is_named(tiny_data: Path, tmp_path: Path) -> None:
     """Rank 1's loader never comes back; rank 0 waits for it in a collective."""
-    config = runs.configuration([*words(tiny_data, tmp_path), "train.steps=100"])
+    config = runs.configuration([*given(tiny_data, tmp_path), "train.steps=100"])
     with pytest.raises(TrainingError, match=r"rank 1 \(.*step 7, data, at gpt1_ds/training/batches.py"):
         launch.launch("tests.faults.test_watch:hang_in_step_7", (config,), 2)
-    stacks = sorted(path.name for path in (runs.folder(words(tiny_data, tmp_path)).path / "beats").glob("stacks-*"))
+    stacks = sorted(path.name for path in (runs.folder(given(tiny_data, tmp_path)).path / "beats").glob("stacks-*"))
     assert stacks == ["stacks-0.txt", "stacks-1.txt"]
 
 
@@ -110,7 +110,7 @@ PHASES = {
 def test_a_rank_stopped_in_any_phase_is_named(phase: str, layout: str, tiny_data: Path, tmp_path: Path) -> None:
     ranks, overrides = LAYOUTS[layout]
     settings = ["guard.init_timeout=15", "train.steps=12", "train.eval_every=7", "checkpoint.every=5", *overrides]
-    config = runs.configuration([*words(tiny_data, tmp_path), *settings, "checkpoint.background=off"])
+    config = runs.configuration([*given(tiny_data, tmp_path), *settings, "checkpoint.background=off"])
     began = time.monotonic()
     with pytest.raises(TrainingError, match=rf"rank 0 \(.*, {phase}"):
         launch.launch("tests.faults.test_watch:stop_in", (config, *PHASES[phase]), ranks)
@@ -145,9 +145,9 @@ def stop_in(config, place: str, name: str) -> int:  # type: ignore[no-untyped-de
 
 def test_a_slow_save_has_the_time_of_a_save(tiny_data: Path, tmp_path: Path) -> None:
     limits = ["guard.step_timeout=3", "guard.save_timeout=60", "train.steps=6", "checkpoint.background=off"]
-    config = runs.configuration([*words(tiny_data, tmp_path), *limits])
+    config = runs.configuration([*given(tiny_data, tmp_path), *limits])
     launch.launch("tests.faults.test_watch:save_slowly", (config,), 2)
-    assert runs.folder(words(tiny_data, tmp_path)).done.exists()
+    assert runs.folder(given(tiny_data, tmp_path)).done.exists()
 
 
 def save_slowly(config) -> int:  # type: ignore[no-untyped-def]
@@ -166,7 +166,7 @@ def save_slowly(config) -> int:  # type: ignore[no-untyped-def]
 
 def test_a_run_that_was_asleep_continues(tiny_data: Path, tmp_path: Path) -> None:
     """Ctrl-Z, or a laptop that was closed: all processes stop together and continue together."""
-    run = runs.Background([*words(tiny_data, tmp_path), "guard.step_timeout=2"], 2)
+    run = runs.Background([*given(tiny_data, tmp_path), "guard.step_timeout=2"], 2)
     run.wait_for_step(3)
     run.signal(signal.SIGSTOP)
     time.sleep(5)

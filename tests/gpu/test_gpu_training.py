@@ -44,12 +44,12 @@ def test_gradients_equal_the_reference(engine: str, rate: float) -> None:
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_profile_has_the_devices_time(graphs: bool, tiny_data: Path, tmp_path: Path) -> None:
     """Kernels of a graph have no operator, but a call that launched them."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}"]
-    words += ["train.steps=12", "train.profile=9:12"]  # graphs are made before
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}"]
+    overrides += ["train.steps=12", "train.profile=9:12"]  # graphs are made before
     if graphs:
-        words += ["train.precision=bf16", "train.cuda_graphs=on"]
-    assert runs.pretrain(words, 1) == 0
-    summary = json.loads((runs.folder(words).profile / "summary.json").read_text())
+        overrides += ["train.precision=bf16", "train.cuda_graphs=on"]
+    assert runs.pretrain(overrides, 1) == 0
+    summary = json.loads((runs.folder(overrides).profile / "summary.json").read_text())
     assert summary["device"] == torch.cuda.get_device_name()
     for name in ("forward", "optimizer") if graphs else ("forward", "backward", "optimizer"):  # a graph is one pass
         assert summary["phases"][name]["device_seconds"] > 0
@@ -70,12 +70,12 @@ def test_fine_tuning_resumes_to_the_bit(precision: str, tiny_data: Path, tmp_pat
     rows = [f"{'a list ' * (1 if number % 3 else 6)},{'yes' if number % 2 else 'no'}" for number in range(48)]
     for split in ("train", "dev"):
         (task / f"{split}.csv").write_text("\n".join(["text,label", *rows]))
-    words = [
+    overrides = [
         *("task.name=table", f"task.path={task}", "task.kind=classification", f"checkpoint.init_from={source}"),
         *("task.columns={text: text, label: label}", "train.epochs=4", "train.global_batch=2", "train.micro_batch=2"),
         *("train.deterministic=true", f"train.precision={precision}"),
     ]
-    whole, stopped = ([*words, f"run.dir={tmp_path / name}"] for name in ("whole", "stopped"))
+    whole, stopped = ([*overrides, f"run.dir={tmp_path / name}"] for name in ("whole", "stopped"))
     assert finetuning.finetune(whole) == 0
     for step in (3, 8, 14):
         run = runs.Background(stopped, 1, finetuning.finetune)
@@ -83,23 +83,23 @@ def test_fine_tuning_resumes_to_the_bit(precision: str, tiny_data: Path, tmp_pat
         run.run_dir.stop.touch()
         run.join()
     assert finetuning.finetune(stopped) == 0
-    one, other = (finetuning.folder(words) for words in (whole, stopped))
+    one, other = (finetuning.folder(overrides) for overrides in (whole, stopped))
     assert runs.losses(other) == runs.losses(one)
     assert runs.weights(other) == runs.weights(one)
 
 
 def test_a_recording_that_was_asked_for_has_a_snapshot_of_memory(tiny_data: Path, tmp_path: Path) -> None:
     """For pytorch.org/memory_viz: this run's own file, which nothing here unpickles."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=4000", "train.compile=off"]
-    run = runs.Background(words, 1)
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=4000", "train.compile=off"]
+    run = runs.Background(overrides, 1)
     run.wait_for(lambda: runs.last_step(run.run_dir) >= 1, 120)
     run.run_dir.profile_request.touch()
     run.wait_for(lambda: (run.run_dir.profile / "summary.json").exists())
     run.run_dir.stop.touch()
     run.join()
     snapshot = (run.run_dir.profile / "rank-0.memory.pickle").read_bytes()
-    for word in (b"segments", b"device_traces", b"gpt1_ds/engine"):
-        assert word in snapshot
+    for text in (b"segments", b"device_traces", b"gpt1_ds/engine"):
+        assert text in snapshot
 
 
 def test_the_clock_of_stragglers_is_the_devices() -> None:
@@ -148,7 +148,7 @@ def test_graphs_are_made_again_when_all_others_are_gone() -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize(
-    ("words", "tokens"),
+    ("overrides", "tokens"),
     [
         (["model.norm=pre"], 360),
         (["model.norm=pre", "model.positions=relative", "model.mask=prefix", "objective.kind=prefix"], 360),
@@ -157,11 +157,11 @@ def test_graphs_are_made_again_when_all_others_are_gone() -> None:
     ids=["learned", "relative", "encoder-decoder"],
 )
 def test_text_in_graphs_is_that_of_ordinary_steps(
-    words: list[str], tokens: int, beams: int, monkeypatch: pytest.MonkeyPatch
+    overrides: list[str], tokens: int, beams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of rows of several lengths, over more columns than a graph reads, and beyond the context."""
     sizes = ["model.layers=2", "model.width=64", "model.heads=2", "model.context=320", "model.vocab_size=500"]
-    config = load([], [*words, *sizes])
+    config = load([], [*overrides, *sizes])
     weights = initial_weights(config)
     model = whole_model(config, lambda info: weights[info.name] * 4).cuda()
     ids: Any = SimpleNamespace(vocab_size=500, eod_id=499, pad_id=499, special_ids=SpecialIds(eod=499))

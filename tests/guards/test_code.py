@@ -312,7 +312,7 @@ def test_docstrings_have_a_subject(root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--help"],
         ["pretrain", "--help"],
@@ -326,8 +326,8 @@ def test_docstrings_have_a_subject(root: str) -> None:
     ],
     ids=" ".join,
 )
-def test_no_heavy_library_is_loaded(words: list[str]) -> None:
-    code = f"from gpt1_ds.cli import main\ntry: main({words!r})\nexcept SystemExit: pass"
+def test_no_heavy_library_is_loaded(arguments: list[str]) -> None:
+    code = f"from gpt1_ds.cli import main\ntry: main({arguments!r})\nexcept SystemExit: pass"
     assert_none_is_loaded(code, "torch", "deepspeed", "megatron", "wandb", "transformers", "matplotlib")
 
 

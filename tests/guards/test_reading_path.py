@@ -18,7 +18,7 @@ PACKAGE = ROOT / "gpt1_ds"
 FILES, LINES, SHARE = 14, 2430, 0.56
 
 
-def traced(words: list[str]) -> dict[str, set[int]]:
+def traced(arguments: list[str]) -> dict[str, set[int]]:
     """Runs on the rank: the lines of the package that the steps execute, by file; not what comes before them."""
     from gpt1_ds.training.pretraining import pretrain
     from gpt1_ds.training.trainer import Trainer
@@ -43,13 +43,13 @@ def traced(words: list[str]) -> dict[str, set[int]]:
             threading.settrace(None)  # type: ignore[arg-type]
 
     Trainer.train = train  # type: ignore[method-assign]
-    assert pretrain(runs.configuration(words)) == 0
+    assert pretrain(runs.configuration(arguments)) == 0
     return {str(Path(file).relative_to(ROOT)): lines for file, lines in executed.items()}
 
 
 def test_it_is_what_runs(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=3", "checkpoint.every=3"]
-    (executed,) = launch.run("tests.guards.test_reading_path:traced", (words,), 1)
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=3", "checkpoint.every=3"]
+    (executed,) = launch.run("tests.guards.test_reading_path:traced", (arguments,), 1)
     section = (ROOT / "README.md").read_text().partition("## Reading the code")[2].partition("\n## ")[0]
     named = re.findall(r"\]\((gpt1_ds/[\w/]+\.py)\)", section)
     counts = {file: len(lines) for file, lines in executed.items()}

@@ -76,8 +76,8 @@ def test_shellcheck_is_content() -> None:
     if shutil.which("shellcheck") is None:
         assert "CI" not in os.environ, "CI has shellcheck"
         pytest.skip("needs shellcheck")
-    words = ["shellcheck", "--external-sources", *(str(path.relative_to(ROOT)) for path in SCRIPTS)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    arguments = ["shellcheck", "--external-sources", *(str(path.relative_to(ROOT)) for path in SCRIPTS)]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

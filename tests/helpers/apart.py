@@ -28,11 +28,11 @@ NEW_MOUNTS = 0x20000  # CLONE_NEWNS
 
 @dataclass(frozen=True)
 class Host:
-    """One rank: its words, where it is started, what is mounted there (folder -> its own folder in that place), and
+    """One rank: its arguments, where it is started, what is mounted there (folder -> its own folder in that place), and
     what functions give there.
     """
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     folder: Path
     mounts: Mapping[str, str] = field(default_factory=dict)
     gives: Mapping[str, object] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def _ended(host: Host, port: int) -> Ended:
             stack.enter_context(mock.patch(name, return_value=value))
         said, began = stack.enter_context(contextlib.redirect_stderr(io.StringIO())), time.monotonic()
         try:
-            code = cli.main(host.words)
+            code = cli.main(host.arguments)
         except SystemExit as end:
             code = int(end.code or 0)
         return Ended(code, said.getvalue(), time.monotonic() - began)

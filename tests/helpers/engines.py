@@ -112,7 +112,7 @@ def fill(engine: Any, weights: dict[str, np.ndarray]) -> None:
     master_weights.publish(engine)
 
 
-def differences_here(words: list[str]) -> str:
+def differences_here(given: list[str]) -> str:
     """What differs between copies on the ranks after three steps, or nothing."""
     from gpt1_ds.checkpoint.replicas import Replicas
     from gpt1_ds.data.sources import open_data
@@ -125,4 +125,4 @@ def differences_here(words: list[str]) -> str:
             engine.step(training_batches(engine.objective, rows, config.run.seed, step), 1e-2)
         return str(Replicas(engine).compare() or "")
 
-    return on_engine(words, 500, train)  # type: ignore[no-any-return]
+    return on_engine(given, 500, train)  # type: ignore[no-any-return]

@@ -32,14 +32,14 @@ LAYOUTS = {
 }
 
 
-def configuration(words: list[str]) -> Config:
+def configuration(arguments: list[str]) -> Config:
     """The configuration of `finetune` with these overrides."""
-    return finetune_config([], [*TRAINING, *words])
+    return finetune_config([], [*TRAINING, *arguments])
 
 
-def finetune(words: list[str], ranks: int = 1) -> int:
+def finetune(arguments: list[str], ranks: int = 1) -> int:
     """The product's own life of a run, on local ranks; its exit code."""
-    config = configuration(words)
+    config = configuration(arguments)
     whole, cut = "gpt1_ds.training.finetuning:finetune", "tests.helpers.finetuning:cut_sequences"
     return launch.launch(cut if config.parallel.sequence else whole, (config,), ranks)
 
@@ -55,8 +55,8 @@ def cut_sequences(config: Config) -> int:
         return finetune(config)
 
 
-def folder(words: list[str]) -> RunDir:
-    config = configuration(words)
+def folder(arguments: list[str]) -> RunDir:
+    config = configuration(arguments)
     return RunDir(Path(config.run.dir) / config.run.name)
 
 

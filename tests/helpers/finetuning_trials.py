@@ -81,10 +81,10 @@ variants: [full, no pre-training]
 """
 
 
-def planned(folder: Path, text: str = FILE, *words: str) -> StandIn:
+def planned(folder: Path, text: str = FILE, *arguments: str) -> StandIn:
     """The study `s` below `folder`, from a file of this text."""
     (folder / "s.yaml").write_text(text)
-    sweep = make_sweep(load_study(str(folder / "s.yaml")), load, [f"run.dir={folder}/runs", *words])
+    sweep = make_sweep(load_study(str(folder / "s.yaml")), load, [f"run.dir={folder}/runs", *arguments])
     return StandIn(sweep.study, sweep.trials, sweep.curve)
 
 

@@ -14,11 +14,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PORT = "29871"
-Command = Callable[[int], tuple[Sequence[str], dict[str, str]]]  # of a host: its words, and variables of its own
+Command = Callable[[int], tuple[Sequence[str], dict[str, str]]]  # of a host: its arguments, and variables of its own
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Hosts:
     def reconnect(self, host: int) -> None:
         _ip("link", "set", f"{self.name}o{host}", "up")
 
-    def start(self, ranks: int, words: Sequence[str], place: Path) -> list[subprocess.Popen[str]]:
+    def start(self, ranks: int, arguments: Sequence[str], place: Path) -> list[subprocess.Popen[str]]:
         """On every host what a step of a job starts there."""
-        node = [sys.executable, "-m", "gpt1_ds", "slurm", "node", "--ranks", str(ranks), *words]
+        node = [sys.executable, "-m", "gpt1_ds", "slurm", "node", "--ranks", str(ranks), *arguments]
         job = {"SLURM_NNODES": str(self.count), "SLURM_NTASKS": str(self.count)}
         meeting = {"MASTER_ADDR": self.address(0), "MASTER_PORT": PORT}
         return self.start_each(lambda host: (node, {**job, **meeting, "SLURM_NODEID": str(host)}), place)

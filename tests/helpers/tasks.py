@@ -13,22 +13,22 @@ from gpt1_ds.tasks.reading import TaskData, read_task
 TABLE = ["task.name=table", "task.kind=classification", "task.columns.text=text", "task.columns.label=label"]
 
 
-def section(folder: Path, *words: str) -> TaskConfig:
-    task = load([], [f"task.path={folder}", *words]).task
+def section(folder: Path, *arguments: str) -> TaskConfig:
+    task = load([], [f"task.path={folder}", *arguments]).task
     assert task is not None
     return task
 
 
-def read(folder: Path, *words: str, **files: str) -> TaskData:
+def read(folder: Path, *arguments: str, **files: str) -> TaskData:
     """Files are named by their stem and ending, like train_csv."""
     for name, text in files.items():
         (folder / ".".join(name.rsplit("_", 1))).write_text(text)
-    return read_task(section(folder, *words))
+    return read_task(section(folder, *arguments))
 
 
-def refused(folder: Path, *words: str, **files: str) -> list[str]:
+def refused(folder: Path, *arguments: str, **files: str) -> list[str]:
     with pytest.raises(UserError) as caught:
-        read(folder, *words, **files)
+        read(folder, *arguments, **files)
     assert all("\n" not in line for line in caught.value.problems)
     return list(caught.value.problems)
 

@@ -39,9 +39,11 @@ def test_the_mean_is_of_the_weights_and_every_layout_loads_it(tiny_data: Path, t
         one, other, found = (reader.whole("master", info) for reader in readers)
         assert not torch.equal(one, other), parameter.name
         assert torch.equal(found, ((one.double() + other.double()) / 2).float()), parameter.name
-    words = [*SMALL, "train.global_batch=8", f"data.path={tiny_data}", "parallel.pipeline=2"]
+    arguments = [*SMALL, "train.global_batch=8", f"data.path={tiny_data}", "parallel.pipeline=2"]
     loss = facts["probe"]["loss"]
-    assert launch.run("tests.parallel.test_average:probe_here", (words, out, config.model.vocab_size), 2) == [loss] * 2
+    assert (
+        launch.run("tests.parallel.test_average:probe_here", (arguments, out, config.model.vocab_size), 2) == [loss] * 2
+    )
     with pytest.raises(
         CheckpointError, match=r"has 3 checkpoints, --last 4 asks for more; use fewer.*checkpoint\.keep=4"
     ):
@@ -50,7 +52,7 @@ def test_the_mean_is_of_the_weights_and_every_layout_loads_it(tiny_data: Path, t
         average_checkpoints(run, 1, tmp_path / "one")
 
 
-def probe_here(words: list[str], folder: Path, vocab_size: int) -> float:
+def probe_here(arguments: list[str], folder: Path, vocab_size: int) -> float:
     """Restores the weights, which compares hashes and the probe's loss; that loss."""
     from gpt1_ds.checkpoint.restore import restore
     from tests.helpers.engines import on_engine
@@ -59,4 +61,4 @@ def probe_here(words: list[str], folder: Path, vocab_size: int) -> float:
         config = with_vocabulary(config, vocab_size)
         return float(restore(engine, config, folder, weights_only=True)["probe"]["loss"])
 
-    return on_engine(words, vocab_size, load)  # type: ignore[no-any-return]
+    return on_engine(arguments, vocab_size, load)  # type: ignore[no-any-return]

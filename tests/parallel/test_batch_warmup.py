@@ -51,15 +51,15 @@ def test_every_layout_equals_one_process(layout: Layout, alone: Trace, tiny_data
 
 def test_a_resumed_run_has_the_same_steps(tiny_data: Path, tmp_path: Path) -> None:
     """It stops between two steps of different sizes. Tokens, losses and rates are logged as they are."""
-    words = [*runs.TINY, f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.batch_warmup=2", "train.steps=6"]
-    words += ["train.batch_warmup_tokens=512", "schedule.kind=constant", "schedule.warmup_steps=4"]
-    assert runs.pretrain([*words, "run.name=whole"], 1) == 0
-    assert runs.pretrain([*words, "run.name=parts", "train.steps=5"], 1) == 0
-    assert runs.pretrain([*words, "run.name=parts"], 1) == 0
+    arguments = [*runs.TINY, f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.batch_warmup=2", "train.steps=6"]
+    arguments += ["train.batch_warmup_tokens=512", "schedule.kind=constant", "schedule.warmup_steps=4"]
+    assert runs.pretrain([*arguments, "run.name=whole"], 1) == 0
+    assert runs.pretrain([*arguments, "run.name=parts", "train.steps=5"], 1) == 0
+    assert runs.pretrain([*arguments, "run.name=parts"], 1) == 0
     whole, parts = (_lines(tmp_path / name) for name in ("whole", "parts"))
     for key in ("step", "tokens", "loss", "grad_norm", "learning_rate", "batch_fingerprint"):
         assert [line[key] for line in whole] == [line[key] for line in parts], key
-    sizes = load([], words).batch_sizes
+    sizes = load([], arguments).batch_sizes
     assert [sizes.size(step) for step in range(1, 7)] == [2, 2, 2, 4, 4, 6]
     assert [line["tokens"] for line in whole] == [32 * sizes.before(step + 1) for step in range(1, 7)]
     ratios = [line["learning_rate"] / whole[-1]["learning_rate"] for line in whole]

@@ -61,9 +61,9 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
 @pytest.mark.parametrize("clip", [0, 0.1, 100])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> None:
-    ranks, words = LAYOUTS[layout]
+    ranks, arguments = LAYOUTS[layout]
     batch = ["train.global_batch=8", f"train.micro_batch={2 if 'dp2' in layout else 4}"]
-    overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}", f"optimizer.clip={clip}"]
+    overrides = [*MODEL, *arguments, *batch, f"data.path={tiny_data}", f"optimizer.clip={clip}"]
     clipped = clip == 0.1
     steps = 1 if clipped else 5  # a last bit that differs in fp32 is now and then another bf16 weight in the next step
     ours, theirs = (
@@ -84,9 +84,9 @@ def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> 
 @pytest.mark.parametrize("clip", [0, 0.1])
 @pytest.mark.parametrize("layout", ["dp2", "pp2-dp2"])
 def test_sums_that_the_update_divides_are_the_means_of_before(layout: str, clip: float, tiny_data: Path) -> None:
-    ranks, words = LAYOUTS[layout]
+    ranks, arguments = LAYOUTS[layout]
     batch = ["train.global_batch=8", "train.micro_batch=2"]
-    overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}", f"optimizer.clip={clip}"]
+    overrides = [*MODEL, *arguments, *batch, f"data.path={tiny_data}", f"optimizer.clip={clip}"]
     device, ours = (
         launch.run("tests.parallel.test_bf16_optimizer:train_here", (overrides, 3, how), ranks)
         for how in ("device", "ours")
@@ -100,8 +100,8 @@ def test_sums_that_the_update_divides_are_the_means_of_before(layout: str, clip:
 
 @pytest.mark.parametrize(("ranks", "layout"), [(1, []), (2, []), (4, ["tensor"]), (4, ["pipeline"])])
 def test_the_norm_of_partitions_is_that_of_all_gradients(ranks: int, layout: list[str], tiny_data: Path) -> None:
-    words = [f"parallel.{axis}=2" for axis in layout]
-    overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=2", f"data.path={tiny_data}"]
+    arguments = [f"parallel.{axis}=2" for axis in layout]
+    overrides = [*MODEL, *arguments, "train.global_batch=8", "train.micro_batch=2", f"data.path={tiny_data}"]
     partitions, ours = (
         launch.run("tests.parallel.test_bf16_optimizer:train_here", (overrides, 1, how), ranks)
         for how in ("partitions", "ours")
@@ -115,9 +115,9 @@ def test_the_norm_of_partitions_is_that_of_all_gradients(ranks: int, layout: lis
 @pytest.mark.parametrize("layout", ["dp2", "pp2"])
 def test_what_runs_on_cuda_is_the_same_step(layout: str, name: str, tiny_data: Path) -> None:
     """The update decides by itself, on CPU numbers here; gradients are reduced within the backward pass."""
-    ranks, words = LAYOUTS[layout]
+    ranks, arguments = LAYOUTS[layout]
     batch = ["train.global_batch=8", f"train.micro_batch={2 if layout == 'dp2' else 4}"]
-    overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}", "optimizer.clip=0.1", f"optimizer.name={name}"]
+    overrides = [*MODEL, *arguments, *batch, f"data.path={tiny_data}", "optimizer.clip=0.1", f"optimizer.name={name}"]
     device, ours = (
         launch.run("tests.parallel.test_bf16_optimizer:train_here", (overrides, 4, how, float("nan")), ranks)
         for how in ("device", "ours")

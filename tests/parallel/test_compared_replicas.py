@@ -13,7 +13,7 @@ MODEL = [
     *("train.global_batch=4", "train.micro_batch=2"),
 ]
 NORM, TIED, MATRIX = "blocks.0.attention_norm.weight", "tokens.weight", "blocks.1.mlp.up.weight"
-# name: (ranks, words, parameter that rank `bad` holds otherwise, where it is changed, groups of ranks)
+# name: (ranks, arguments, parameter that rank `bad` holds otherwise, where it is changed, groups of ranks)
 CASES: dict[str, tuple[int, list[str], str, str, int, list[list[int]]]] = {
     "tp2": (2, ["parallel.tensor=2"], NORM, "master weight", 1, [[0], [1]]),
     "tp2-weight": (2, ["parallel.tensor=2"], NORM, "weight", 1, [[0], [1]]),
@@ -34,8 +34,8 @@ BF16 = ("tp2", "dp2-zero1", "dp2-zero3", "pp2", "pp2-dp2")
     ("case", "precision"), [*((case, "fp32") for case in CASES), *((case, "bf16") for case in BF16)]
 )
 def test_one_flipped_bit_is_named(case: str, precision: str) -> None:
-    ranks, words, name, kind, bad, groups = CASES[case]
-    overrides = [*MODEL, *words, f"train.precision={precision}"]
+    ranks, given, name, kind, bad, groups = CASES[case]
+    overrides = [*MODEL, *given, f"train.precision={precision}"]
     arguments = (overrides, 500, flip_a_bit, name, kind, bad)
     for equal, found in launch.run("tests.helpers.engines:on_engine", arguments, ranks):
         assert equal == [None, None], "no false alarm, before the first step and after two"
@@ -79,8 +79,8 @@ def test_stages_hold_the_same_where_a_partition_cuts_a_tied_weight_anywhere() ->
     """The border of ZeRO's partitions lies in the token embeddings, on each stage at another place. The elements before
     it fill no vector of a CPU: torch's update rounds these in another way.
     """
-    words = [*MODEL, "parallel.pipeline=2", "model.width=34", "model.vocab_multiple=1"]
-    found = launch.run("tests.helpers.engines:on_engine", (words, 500, train_and_compare), 4)
+    given = [*MODEL, "parallel.pipeline=2", "model.width=34", "model.vocab_multiple=1"]
+    found = launch.run("tests.helpers.engines:on_engine", (given, 500, train_and_compare), 4)
     assert found == [None] * 4
 
 

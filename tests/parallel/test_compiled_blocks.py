@@ -71,8 +71,8 @@ def results(engine: Any, blocks: list[Any], length: int) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_block_is_one_graph(layout: str) -> None:
-    ranks, words = LAYOUTS[layout]
-    arguments = ([*MODEL, *words], 50, compiled_here)
+    ranks, overrides = LAYOUTS[layout]
+    arguments = ([*MODEL, *overrides], 50, compiled_here)
     for found in launch.run("tests.helpers.engines:on_engine", arguments, ranks):
         counts = [graphs for graphs, _ in found]
         assert counts[0] == 2, "one for training, one for evaluation, shared by both blocks"

@@ -23,14 +23,14 @@ by_name = {(layout.name, layout.ranks): layout for layout in LAYOUTS}
 
 @pytest.fixture(scope="module")
 def traced(tiny_data: Path) -> Callable[..., Trace]:
-    """Runs a layout of so many ranks with further words, or one process where there are none."""
+    """Runs a layout of so many ranks with further arguments, or one process where there are none."""
     found: dict[Any, Trace] = {}
 
-    def run(name: str = "", ranks: int = 1, *words: str) -> Trace:
-        key = name, ranks, words
+    def run(name: str = "", ranks: int = 1, *arguments: str) -> Trace:
+        key = name, ranks, arguments
         if key not in found:
             layout = by_name[name, ranks] if name else ONE
-            found[key] = trace(layout, tiny_data, STEPS, words)
+            found[key] = trace(layout, tiny_data, STEPS, arguments)
         return found[key]
 
     return run
@@ -46,10 +46,10 @@ def test_without_patches_fp32_is_what_it_is(name: str, ranks: int, traced: Calla
 
 @pytest.mark.parametrize("patches", ["fixes", "none"])
 def test_bf16_has_the_bits_of_all_patches_but_for_clipping(patches: str, traced: Callable[..., Trace]) -> None:
-    words = ("train.precision=bf16",)
+    arguments = ("train.precision=bf16",)
     for clip, apart in (("0", 0.0), ("0.5", 5e-5)):
         found, wanted = (
-            traced("dp2", 2, *words, f"optimizer.clip={clip}", *more).losses
+            traced("dp2", 2, *arguments, f"optimizer.clip={clip}", *more).losses
             for more in ((f"train.deepspeed_patches={patches}",), ())
         )
         assert found == pytest.approx(wanted, rel=0, abs=apart)
@@ -60,8 +60,8 @@ def test_only_fixes_keep_tied_weights_of_fp16_stages_equal(
     patches: str, is_right: bool, traced: Callable[..., Trace]
 ) -> None:
     """The last stage's copy of the embedding learns from itself alone, as DeepSpeed comes."""
-    words = ("train.precision=fp16",)
-    apart = compare(traced("pp2", 2, *words), traced("pp2", 2, *words, f"train.deepspeed_patches={patches}"))
+    arguments = ("train.precision=fp16",)
+    apart = compare(traced("pp2", 2, *arguments), traced("pp2", 2, *arguments, f"train.deepspeed_patches={patches}"))
     assert (apart.weights < 0.01) == is_right, apart
 
 

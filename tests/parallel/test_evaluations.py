@@ -22,7 +22,7 @@ HARNESS = "lm-eval/local_lambada"
 
 
 @pytest.fixture(scope="module")
-def words(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def overrides(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A run of 8 steps whose questions are three passages, measured every two or three steps."""
     folder = tmp_path_factory.mktemp("evaluations")
     (folder / "lambada.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LAST))
@@ -34,14 +34,14 @@ def words(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str
     ]
 
 
-def run(words: list[str], name: str, ranks: int = 1) -> RunDir:
-    assert runs.pretrain([*words, f"run.name={name}"], ranks) == 0
-    return runs.folder([*words, f"run.name={name}"])
+def run(overrides: list[str], name: str, ranks: int = 1) -> RunDir:
+    assert runs.pretrain([*overrides, f"run.name={name}"], ranks) == 0
+    return runs.folder([*overrides, f"run.name={name}"])
 
 
 @pytest.fixture(scope="module")
-def watched(words: list[str]) -> RunDir:
-    return run(words, "watched")
+def watched(overrides: list[str]) -> RunDir:
+    return run(overrides, "watched")
 
 
 def scores(run_dir: RunDir) -> dict[tuple[str, int], dict[str, Any]]:
@@ -66,8 +66,8 @@ def lines(run_dir: RunDir, kind: str) -> list[tuple[Any, ...]]:
     return [tuple(line[key] for key in keys) for line in read_jsonl(run_dir.metrics) if line["kind"] == kind]
 
 
-def test_a_run_is_to_the_bit_the_one_that_measures_nothing(words: list[str], watched: RunDir) -> None:
-    plain = run([*words, "train.evaluations=[]"], "plain")
+def test_a_run_is_to_the_bit_the_one_that_measures_nothing(overrides: list[str], watched: RunDir) -> None:
+    plain = run([*overrides, "train.evaluations=[]"], "plain")
     assert states(watched) == states(plain)
     assert len(states(plain)) > 2
     for kind in ("train", "eval"):
@@ -76,12 +76,12 @@ def test_a_run_is_to_the_bit_the_one_that_measures_nothing(words: list[str], wat
     assert {key for key in scores(watched) if key[0] == HARNESS} == {(HARNESS, n) for n in (3, 6, 8)}
 
 
-def test_a_checkpoint_has_the_scores_of_its_step(words: list[str], watched: RunDir, tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_scores_of_its_step(overrides: list[str], watched: RunDir, tmp_path: Path) -> None:
     from gpt1_ds.config import ProbeConfig
 
-    config = runs.configuration(words)
+    config = runs.configuration(overrides)
     (probe, _) = config.train.evaluations
-    asked = [*words, f"probes=[{{name: lambada, path: {probe.path}}}]"]
+    asked = [*overrides, f"probes=[{{name: lambada, path: {probe.path}}}]"]
     assert runs.configuration(asked).probes == [ProbeConfig(name="lambada", path=probe.path)]
     found = tmp_path / "eval.json"
     task = (runs.configuration(asked), steps_in(watched.checkpoints), found, False, False)
@@ -91,43 +91,43 @@ def test_a_checkpoint_has_the_scores_of_its_step(words: list[str], watched: RunD
 
 
 @pytest.mark.parametrize("layout", [["parallel.tensor=2"], ["parallel.pipeline=2"], ["parallel.zero=3"]])
-def test_every_layout_measures_the_same(layout: list[str], words: list[str], watched: RunDir) -> None:
+def test_every_layout_measures_the_same(layout: list[str], overrides: list[str], watched: RunDir) -> None:
     name = layout[0].replace("parallel.", "").replace("=", "")
-    found, one = scores(run([*words, *layout], name, 2)), scores(watched)
+    found, one = scores(run([*overrides, *layout], name, 2)), scores(watched)
     assert found.keys() == one.keys()
     for key, metrics in one.items():
         assert found[key] == pytest.approx(metrics, rel=1e-4), key
 
 
-def test_a_run_that_was_killed_measures_what_is_missing_once(words: list[str], watched: RunDir) -> None:
-    background = runs.Background([*words, "run.name=killed"], 1)
+def test_a_run_that_was_killed_measures_what_is_missing_once(overrides: list[str], watched: RunDir) -> None:
+    background = runs.Background([*overrides, "run.name=killed"], 1)
     background.wait_for_step(6)
     background.signal(signal.SIGKILL)
     background.join()
-    killed = run(words, "killed")
+    killed = run(overrides, "killed")
     assert scores(killed) == scores(watched)
     assert states(killed) == states(watched)
 
 
-def test_the_best_by_any_measure_stays(words: list[str], watched: RunDir) -> None:
+def test_the_best_by_any_measure_stays(overrides: list[str], watched: RunDir) -> None:
     named = "local_lambada.perplexity"
-    best = run([*words, f"checkpoint.best={named}", "checkpoint.every=0", "checkpoint.keep=1"], "best")
+    best = run([*overrides, f"checkpoint.best={named}", "checkpoint.every=0", "checkpoint.keep=1"], "best")
     values = {step: metrics["perplexity"] for (task, step), metrics in scores(watched).items() if task == HARNESS}
     step = min(values, key=values.__getitem__)
     folder = best.checkpoint(step)
     assert best.best.read_text() == f"{folder.name}\n"
     facts = manifest.read(folder)
     assert (facts["best"], facts["best_measure"]) == ({"step": step, "score": -values[step]}, named)
-    run([*words, "checkpoint.best=lambada.accuracy", "train.steps=9"], "best")
+    run([*overrides, "checkpoint.best=lambada.accuracy", "train.steps=9"], "best")
     assert best.best.read_text() == f"{best.checkpoint(9).name}\n", "values of another measure do not count"
-    run([*words, "checkpoint.best=null", "train.steps=10"], "best")
+    run([*overrides, "checkpoint.best=null", "train.steps=10"], "best")
     assert not best.best.exists()
 
 
-def test_a_run_that_resumes_anothers_checkpoint_keeps_its_own_best(words: list[str]) -> None:
+def test_a_run_that_resumes_anothers_checkpoint_keeps_its_own_best(overrides: list[str]) -> None:
     """Though the other's was better: it is not in this run's folder."""
     plain = [
-        *words,
+        *overrides,
         "train.evaluations=[]",
         "train.eval_every=2",
         "checkpoint.best=eval.loss",
@@ -140,7 +140,7 @@ def test_a_run_that_resumes_anothers_checkpoint_keeps_its_own_best(words: list[s
     assert after.best.read_text() == f"{after.checkpoint(min(losses, key=losses.__getitem__)).name}\n"
 
 
-def test_a_linear_model_of_the_states_is_that_of_the_checkpoint(words: list[str], tmp_path: Path) -> None:
+def test_a_linear_model_of_the_states_is_that_of_the_checkpoint(overrides: list[str], tmp_path: Path) -> None:
     """On one rank and on two; what `finetune` with task.form=frozen finds in the last checkpoint."""
     from gpt1_ds.training.configuration import finetune_config
 
@@ -150,7 +150,7 @@ def test_a_linear_model_of_the_states_is_that_of_the_checkpoint(words: list[str]
     task = tmp_path / "task.yaml"
     table = f"name: table, path: {tmp_path}, kind: classification, columns: {{text: text, label: label}}"
     task.write_text(f"task: {{{table}, answer: labelled}}\n")
-    asked = [*words, f"train.evaluations=[{{linear: {task}, every: 2}}]", "train.steps=4"]
+    asked = [*overrides, f"train.evaluations=[{{linear: {task}, every: 2}}]", "train.steps=4"]
     one, two = run(asked, "linear"), run([*asked, "parallel.tensor=2"], "linear2", 2)
     assert scores(one).keys() == {("linear/table", 2), ("linear/table", 4)}
     assert scores(two) == scores(one)
@@ -161,7 +161,7 @@ def test_a_linear_model_of_the_states_is_that_of_the_checkpoint(words: list[str]
     assert entry["metrics"] == scores(one)["linear/table", 4]
 
 
-def slowly(words: list[str]) -> int:
+def slowly(overrides: list[str]) -> int:
     """Runs on the rank: every sequence is a batch of its own, which takes half a second."""
     import time
 
@@ -177,14 +177,14 @@ def slowly(words: list[str]) -> int:
 
     DenseModel.hidden = slow  # type: ignore[method-assign]
     probes.neighbours = lambda lengths, _: iter([number] for number in range(len(lengths)))
-    return pretrain(runs.configuration(words))
+    return pretrain(runs.configuration(overrides))
 
 
-def test_a_long_evaluation_is_no_hang(words: list[str]) -> None:
+def test_a_long_evaluation_is_no_hang(overrides: list[str]) -> None:
     """It takes four seconds, twice as long as a rank may go without progress."""
-    probe = next(word for word in words if word.startswith("train.evaluations="))
+    probe = next(override for override in overrides if override.startswith("train.evaluations="))
     (asked, _) = runs.configuration([probe]).train.evaluations
     only = f"train.evaluations=[{{name: lambada, path: {asked.path}, every: 0}}]"
-    long = [*words, only, "run.name=long", "guard.step_timeout=2", "train.steps=2", "train.eval_every=0"]
+    long = [*overrides, only, "run.name=long", "guard.step_timeout=2", "train.steps=2", "train.eval_every=0"]
     assert launch.launch("tests.parallel.test_evaluations:slowly", (long,), 1) == 0
     assert list(scores(runs.folder(long))) == [("zero-shot/lambada", 2)]

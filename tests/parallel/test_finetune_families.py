@@ -56,9 +56,9 @@ def run(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> R
     def finetuned(model: str, shape: str, layout: str, *extra: str) -> Path:
         ranks, cut = finetuning.LAYOUTS[layout]
         name = "-".join([model, shape, layout, *extra]).replace(" ", "-").replace("=", "-")
-        words = [*small_tasks.make_task(place / shape, shape), f"checkpoint.init_from={sources[model]}", *cut]
-        words += [f"run.dir={place}", f"run.name={name}", f"train.steps={STEPS}", *extra]
-        assert finetuning.finetune(words, ranks) == 0
+        arguments = [*small_tasks.make_task(place / shape, shape), f"checkpoint.init_from={sources[model]}", *cut]
+        arguments += [f"run.dir={place}", f"run.name={name}", f"train.steps={STEPS}", *extra]
+        assert finetuning.finetune(arguments, ranks) == 0
         return place / name
 
     return finetuned
@@ -95,16 +95,16 @@ def test_what_is_taken_over(model: str, sources: dict[str, Path], run: Run) -> N
 def test_a_pooler_that_is_not_there_is_drawn(sources: dict[str, Path], tmp_path: Path) -> None:
     source = make_checkpoint(tmp_path / "source", sources["segments"] / "tokenizer", MODELS["segments"])
     assert [has_pooler(StateReader(folder)) for folder in (source, sources["segments"])] == [False, True]
-    words = [*small_tasks.make_task(tmp_path / "pair", "pair", train=8, dev=2), f"checkpoint.init_from={source}"]
-    words += [f"run.dir={tmp_path}", "run.name=r", "train.steps=1", "optimizer.lr=1e-30"]
-    assert finetuning.finetune(words) == 0
+    arguments = [*small_tasks.make_task(tmp_path / "pair", "pair", train=8, dev=2), f"checkpoint.init_from={source}"]
+    arguments += [f"run.dir={tmp_path}", "run.name=r", "train.steps=1", "optimizer.lr=1e-30"]
+    assert finetuning.finetune(arguments) == 0
     dense_DD = master(find_checkpoint(tmp_path / "r"), "pooler.dense.weight")
     assert dense_DD.abs().max() > 0
     assert dense_DD.std() == pytest.approx(0.02, rel=0.1)
 
 
 def test_a_language_model_loss_is_refused(sources: dict[str, Path], tmp_path: Path) -> None:
-    words = [*small_tasks.make_task(tmp_path, "pair", 8, 2), f"checkpoint.init_from={sources['segments']}"]
+    arguments = [*small_tasks.make_task(tmp_path, "pair", 8, 2), f"checkpoint.init_from={sources['segments']}"]
     message = r"^task.lm_coefficient=0.5: model.mask=bidirectional has no next token to predict; use 0$"
     with pytest.raises(ConfigError, match=message):
-        finetuning.configuration([*words, "task.lm_coefficient=0.5"])
+        finetuning.configuration([*arguments, "task.lm_coefficient=0.5"])

@@ -42,8 +42,8 @@ def origins(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     folder = tmp_path_factory.mktemp("origins")
     found = {}
     for name, ranks, layout in (("tp2", 2, "parallel.tensor=2"), ("zero3", 2, "parallel.zero=3")):
-        words = [*MODEL, f"data.path={tiny_data}", f"run.dir={folder}", f"run.name={name}", "train.steps=3", layout]
-        assert runs.pretrain(words, ranks) == 0
+        arguments = [*MODEL, f"data.path={tiny_data}", f"run.dir={folder}", f"run.name={name}", "train.steps=3", layout]
+        assert runs.pretrain(arguments, ranks) == 0
         found[name] = str(folder / name)
     return found
 
@@ -59,17 +59,22 @@ def fine_tuned(origins: dict[str, str], place: Path):  # type: ignore[no-untyped
 
     @cache
     def run(shape: str, layout: str, origin: str, extra: tuple[str, ...] = ()) -> tuple[list[Any], list[Any]]:
-        ranks, words = LAYOUTS[layout]
-        words = [
-            *(*small_tasks.make_task(place / shape, shape), f"checkpoint.init_from={origins[origin]}", *words, *extra),
+        ranks, arguments = LAYOUTS[layout]
+        arguments = [
+            *(
+                *small_tasks.make_task(place / shape, shape),
+                f"checkpoint.init_from={origins[origin]}",
+                *arguments,
+                *extra,
+            ),
             *(
                 f"run.dir={place}",
                 f"run.name={'-'.join([shape, layout, *extra]).replace('=', '-')}",
                 f"train.steps={STEPS}",
             ),
         ]
-        assert finetuning.finetune(words, ranks) == 0
-        run_dir = finetuning.folder(words)
+        assert finetuning.finetune(arguments, ranks) == 0
+        run_dir = finetuning.folder(arguments)
         return finetuning.lines(run_dir, "train"), finetuning.scores(run_dir)
 
     return run
@@ -107,20 +112,20 @@ def test_without_the_language_model(layout: str, fine_tuned) -> None:  # type: i
 
 def test_smoothed_targets_equal_one_process(fine_tuned) -> None:  # type: ignore[no-untyped-def]
     """Those of the classes and those of the tokens; the dev split's loss is that of the right classes alone."""
-    words = ("task.label_smoothing=0.1", "train.label_smoothing=0.1")
-    one, sharp = fine_tuned("choice", "one", "zero3", words), fine_tuned("choice", "one", "zero3")
+    arguments = ("task.label_smoothing=0.1", "train.label_smoothing=0.1")
+    one, sharp = fine_tuned("choice", "one", "zero3", arguments), fine_tuned("choice", "one", "zero3")
     assert one[0][-1]["loss"] > sharp[0][-1]["loss"] + 0.01, "it learns something else"
-    assert_alike(one, fine_tuned("choice", "tp2-pp2", "zero3", words), 0)
+    assert_alike(one, fine_tuned("choice", "tp2-pp2", "zero3", arguments), 0)
 
 
 @pytest.mark.parametrize("layout", ["tp2", "zero3", "tp2-pp2"])
 def test_rates_by_layer_equal_one_process(layout: str, fine_tuned) -> None:  # type: ignore[no-untyped-def]
     """The language model's loss is there: both stages of the pipeline hold the embeddings, at their rate."""
-    words = ("optimizer.layer_decay=0.5",)
-    one, plain = fine_tuned("choice", "one", "zero3", words), fine_tuned("choice", "one", "zero3")
+    arguments = ("optimizer.layer_decay=0.5",)
+    one, plain = fine_tuned("choice", "one", "zero3", arguments), fine_tuned("choice", "one", "zero3")
     assert one[0][0]["loss"] == plain[0][0]["loss"]
     assert one[0][-1]["loss"] > plain[0][-1]["loss"] + 0.01, "it learns more slowly"
-    assert_alike(one, fine_tuned("choice", layout, "zero3", words), 0)
+    assert_alike(one, fine_tuned("choice", layout, "zero3", arguments), 0)
 
 
 @pytest.mark.parametrize("layout", ["tp2", "zero3", "tp2-pp2"])
@@ -128,11 +133,11 @@ def test_frozen_layers_equal_one_process_and_stay_as_they_are(  # type: ignore[n
     layout: str, fine_tuned, origins: dict[str, str], place: Path
 ) -> None:
     """The embeddings and one of two blocks; both stages of the pipeline hold the embeddings."""
-    words = ("task.frozen_layers=1",)
-    one, plain = fine_tuned("choice", "one", "zero3", words), fine_tuned("choice", "one", "zero3")
+    arguments = ("task.frozen_layers=1",)
+    one, plain = fine_tuned("choice", "one", "zero3", arguments), fine_tuned("choice", "one", "zero3")
     assert one[0][0]["loss"] == plain[0][0]["loss"]
     assert one[0][0]["grad_norm"] < 0.99 * plain[0][0]["grad_norm"], "gradients of frozen weights are no part of it"
-    assert_alike(one, fine_tuned("choice", layout, "zero3", words), 0)
+    assert_alike(one, fine_tuned("choice", layout, "zero3", arguments), 0)
     before, after = (
         find_checkpoint(folder) for folder in (Path(origins["zero3"]), place / f"choice-{layout}-task.frozen_layers-1")
     )

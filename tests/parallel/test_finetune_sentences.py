@@ -50,10 +50,10 @@ def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     @cache
     def finetuned(loss: str, pooling: str, layout: str) -> Path:
         ranks, cut = LAYOUTS[layout]
-        words = small_tasks.make_task(place / loss, f"sentences-{loss}")
-        words += [f"checkpoint.init_from={source}", f"task.pooling={pooling}", "task.group=2", *cut]
-        words += [f"run.dir={place}", f"run.name={loss}-{layout}", f"train.steps={STEPS}"]
-        assert finetuning.finetune(words, ranks) == 0
+        overrides = small_tasks.make_task(place / loss, f"sentences-{loss}")
+        overrides += [f"checkpoint.init_from={source}", f"task.pooling={pooling}", "task.group=2", *cut]
+        overrides += [f"run.dir={place}", f"run.name={loss}-{layout}", f"train.steps={STEPS}"]
+        assert finetuning.finetune(overrides, ranks) == 0
         return place / f"{loss}-{layout}"
 
     return finetuned

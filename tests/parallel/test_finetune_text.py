@@ -61,12 +61,17 @@ def run(span_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         if not source.exists():
             make_checkpoint(source, span_data.parent / "tokenizer", model)
         ranks, cut = finetuning.LAYOUTS[layout]
-        words = [*(mixture(place) if shape == "mixture" else small_tasks.make_task(place / shape, shape, dev=dev))]
-        words += ["task.form=text", f"checkpoint.init_from={source}", f"run.dir={place}", f"run.name={name}-{layout}"]
+        arguments = [*(mixture(place) if shape == "mixture" else small_tasks.make_task(place / shape, shape, dev=dev))]
+        arguments += [
+            "task.form=text",
+            f"checkpoint.init_from={source}",
+            f"run.dir={place}",
+            f"run.name={name}-{layout}",
+        ]
         # at a higher rate other micro-batches alone give norms 5e-5 apart
         rate = "1e-4" if "writes" in name else "5e-4"
-        words += ["train.steps=6", f"optimizer.lr={rate}", *cut]
-        assert finetuning.finetune(words, ranks) == 0
+        arguments += ["train.steps=6", f"optimizer.lr={rate}", *cut]
+        assert finetuning.finetune(arguments, ranks) == 0
         return place / f"{name}-{layout}"
 
     return finetuned

@@ -24,12 +24,12 @@ CASES = [
     *(("span", layout) for layout in ("tp2-sequence", "pp2", "tp2-pp2", "zero3")),
     *(("tagging", layout) for layout in ("tp2", "zero2", "whole", "zero3")),
 ]
-Words = Callable[[str, str, str], list[str]]
+Arguments = Callable[[str, str, str], list[str]]
 Run = Callable[[str, str, str], Path]
 
 
 @pytest.fixture(scope="module")
-def words(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Words:
+def arguments(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Arguments:
     place, tokenizer = tmp_path_factory.mktemp("runs"), sentence_data.parent / "tokenizer"
     encoder = make_checkpoint(place / "encoder", tokenizer, ENCODER)
     causal = [f"task.tokenizer={tokenizer}", "model.layers=2", "model.width=32", "model.heads=2", "model.context=48"]
@@ -43,11 +43,11 @@ def words(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Word
 
 
 @pytest.fixture(scope="module")
-def run(words: Words) -> Run:
+def run(arguments: Arguments) -> Run:
     @cache
     def finetuned(model: str, shape: str, layout: str) -> Path:
         ranks, cut = finetuning.LAYOUTS[layout]
-        given = [*words(model, shape, f"{model}-{shape}-{layout}"), *cut]
+        given = [*arguments(model, shape, f"{model}-{shape}-{layout}"), *cut]
         assert finetuning.finetune(given, ranks) == 0
         return finetuning.folder(given).path
 
@@ -67,8 +67,8 @@ def test_a_causal_model_reads_tokens_too(shape: str, run: Run) -> None:
     assert_alike(run("causal", shape, "one"), run("causal", shape, "tp2"), STEPS, 1e-5)
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(words: Words, run: Run) -> None:
-    whole, given = RunDir(run("encoder", "tagging", "one")), words("encoder", "tagging", "killed")
+def test_a_killed_run_goes_on_to_the_same_bits(arguments: Arguments, run: Run) -> None:
+    whole, given = RunDir(run("encoder", "tagging", "one")), arguments("encoder", "tagging", "killed")
     with pytest.raises(LaunchError):  # when the checkpoint of the first epoch is there, which has 6 steps
         launch.launch("tests.helpers.finetuning:end_at", (finetuning.configuration(given), "naming", 6), 1)
     killed = finetuning.folder(given)

@@ -57,11 +57,11 @@ def reference(dropout: float, rows: tuple[np.ndarray, ...]) -> tuple[float, dict
 def run(
     engine: str, rows: tuple[np.ndarray, ...], *overrides: str
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    ranks, words = ENGINES[engine]
-    config = load([], [*MODEL, *TRAIN, *words, *overrides])
+    ranks, given = ENGINES[engine]
+    config = load([], [*MODEL, *TRAIN, *given, *overrides])
     divided_by = config.train.global_batch // config.train.micro_batch  # micro-batches x data-parallel ranks
     tokens, labels, weights = rows
-    arguments = ([*MODEL, *TRAIN, *words, *overrides], VOCABULARY, gradients_here)
+    arguments = ([*MODEL, *TRAIN, *given, *overrides], VOCABULARY, gradients_here)
     rows = (tokens, labels, (weights * divided_by).astype(np.float32))
     results = launch.run("tests.helpers.engines:on_engine", (*arguments, rows, STEP), ranks)
     return results, whole_weights([result["gradients"] for result in results])

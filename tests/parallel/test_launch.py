@@ -90,14 +90,14 @@ def test_local_ranks_are_not_reached_from_other_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "text"),
     [("raise", "this is the culprit"), ("kill", "rank 1 failed:\nit was killed by SIGKILL"), ("exit", "exit code 7")],
 )
-def test_the_failing_rank_is_shown_and_the_others_end(kind: str, words: str) -> None:
+def test_the_failing_rank_is_shown_and_the_others_end(kind: str, text: str) -> None:
     began = time.monotonic()
     with pytest.raises(LaunchError) as caught:
         launch.run(f"{HERE}:misbehave", (kind, 1), 3)
-    assert words in str(caught.value)
+    assert text in str(caught.value)
     assert str(caught.value).count("failed:") == 1
     assert time.monotonic() - began < 10
     assert not [p for p in psutil.Process().children(recursive=True) if "rank-" in p.name()]
@@ -124,7 +124,7 @@ def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
     wait_for(lambda: marks.exists() and len(marks.read_text().split()) == 2)
-    pids = [int(word) for word in marks.read_text().split()]
+    pids = [int(number) for number in marks.read_text().split()]
     process.kill()
     process.wait()
     wait_for(lambda: not any(map(psutil.pid_exists, pids)), 10)
@@ -137,9 +137,13 @@ def test_no_loopback_is_one_line_below_a_long_tmpdir(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
     code = f"from gpt1_ds.launcher import launch; launch.run('{HERE}:add', (10,), 1)"
-    words = ["unshare", "--net", sys.executable, "-c", code]  # nothing is up in a new network namespace
+    arguments = ["unshare", "--net", sys.executable, "-c", code]  # nothing is up in a new network namespace
     done = subprocess.run(
-        words, cwd=Path(__file__).parents[2], env={**os.environ, "TMPDIR": str(long)}, capture_output=True, text=True
+        arguments,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(long)},
+        capture_output=True,
+        text=True,
     )
     if "unshare: " in done.stderr:
         assert "CI" not in os.environ, "CI runs as root, so that this is tested there"

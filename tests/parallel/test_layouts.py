@@ -11,7 +11,7 @@ from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
 STEPS = 8  # the warm-up and three steps at the full rate: what is wrong shows at once or grows with every step
 BF16 = [layout for layout in LAYOUTS if layout.name in ("dp2", "tp2 pp2", "zero3", "tp2 sequence", "pp2 recompute mb2")]
 SMOOTHED = [layout for layout in LAYOUTS if layout.name in ("tp2", "tp2 pp2", "zero3") and layout.ranks > 1]
-FP16_WORDS = ["train.precision=fp16"]
+FP16_ARGUMENTS = ["train.precision=fp16"]
 FP16 = [layout for layout in LAYOUTS if layout.name in ("dp2", "pp2", "tp2 zero2")]
 
 
@@ -22,7 +22,7 @@ def one(tiny_data: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def alone(tiny_data: Path) -> Trace:
-    return trace(ONE, tiny_data, STEPS, FP16_WORDS)
+    return trace(ONE, tiny_data, STEPS, FP16_ARGUMENTS)
 
 
 def test_training_learns(tiny_data: Path) -> None:
@@ -63,6 +63,6 @@ def test_bf16_stays_close_to_fp32(layout: Layout, one: Trace, tiny_data: Path) -
 
 @pytest.mark.parametrize("layout", FP16, ids=lambda layout: f"{layout.ranks}-{layout.name.replace(' ', '-')}")
 def test_fp16_layouts_skip_and_train_alike(layout: Layout, alone: Trace, tiny_data: Path) -> None:
-    other = trace(layout, tiny_data, STEPS, FP16_WORDS)
+    other = trace(layout, tiny_data, STEPS, FP16_ARGUMENTS)
     assert [norm == float("inf") for norm in alone.norms] == [norm == float("inf") for norm in other.norms]
     assert max(abs(a - b) for a, b in zip(alone.losses, other.losses, strict=True)) <= 1e-2

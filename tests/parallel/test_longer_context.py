@@ -25,7 +25,7 @@ SAVED, MORE, SHORT, LONG = 3, 2, 32, 80
 POSITIONS = "positions.weight"
 NAMES = ("zero3 recompute", "tp2 pp2 sequence recompute")
 CHOSEN = [layout for layout in LAYOUTS if layout.name in NAMES]
-WORDS = [*RECIPE, f"model.context={LONG}", "train.eval_every=0", f"train.steps={SAVED + MORE}"]
+ARGUMENTS = [*RECIPE, f"model.context={LONG}", "train.eval_every=0", f"train.steps={SAVED + MORE}"]
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def grow_here(overrides: list[str], checkpoint: Path) -> dict[str, tuple[list[fl
 
 
 def grown(layout: Layout, data: Path, checkpoint: Path) -> dict[str, tuple[list[float], np.ndarray, np.ndarray]]:
-    words = [*WORDS, f"data.path={data}", *layout.overrides]
-    ranks = launch.run("tests.parallel.test_longer_context:grow_here", (words, checkpoint), layout.ranks)
+    arguments = [*ARGUMENTS, f"data.path={data}", *layout.overrides]
+    ranks = launch.run("tests.parallel.test_longer_context:grow_here", (arguments, checkpoint), layout.ranks)
     return {
         how: (losses, *(whole_weights([rank[how][part] for rank in ranks])[POSITIONS] for part in (1, 2)))
         for how, (losses, *_) in ranks[0].items()
@@ -85,7 +85,7 @@ def alone(saved: Path, tiny_data: Path) -> dict[str, tuple[list[float], np.ndarr
 
 def test_what_new_positions_are(alone: dict[str, Any], saved: Path) -> None:
     """Drawn as at the start of a run that had them from its first step on, or the learned ones again."""
-    config = with_vocabulary(load([], WORDS), 500)
+    config = with_vocabulary(load([], ARGUMENTS), 500)
     fresh = initial_value(ParameterInfo.whole(architecture(config.model, 500).parameters[POSITIONS]), config.run.seed)
     learned = master(saved, POSITIONS).numpy()
     assert learned.shape == (SHORT, 64)
@@ -112,13 +112,13 @@ def test_every_layout_continues_as_one_process(
 
 def test_a_run_continues_with_a_longer_context(saved: Path, tiny_data: Path, tmp_path: Path) -> None:
     """In its own folder, where it has to be asked for; from another run's checkpoint; with the weights alone."""
-    words = [*runs.TINY, f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=2"]
+    arguments = [*runs.TINY, f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=2"]
     longer = ["model.context=48", "train.steps=4", "checkpoint.positions=draw"]
-    assert runs.pretrain([*words, "run.name=a"], 1) == 0
+    assert runs.pretrain([*arguments, "run.name=a"], 1) == 0
     first = master(find_checkpoint(tmp_path / "a"), POSITIONS)
-    assert runs.pretrain([*words, "run.name=b", f"checkpoint.resume={tmp_path}/a", *longer], 1) == 0
-    assert runs.pretrain([*words, "run.name=c", f"checkpoint.init_from={tmp_path}/a", *longer], 1) == 0
-    assert runs.pretrain([*words, "run.name=a", *longer], 1) == 0
+    assert runs.pretrain([*arguments, "run.name=b", f"checkpoint.resume={tmp_path}/a", *longer], 1) == 0
+    assert runs.pretrain([*arguments, "run.name=c", f"checkpoint.init_from={tmp_path}/a", *longer], 1) == 0
+    assert runs.pretrain([*arguments, "run.name=a", *longer], 1) == 0
     rates = {name: [line["learning_rate"] for line in lines(tmp_path / name)] for name in "abc"}
     assert rates["a"][2:] == rates["b"], "a resumed run is at step 3"
     assert len(rates["c"]) == 4, "one with the weights alone begins anew"

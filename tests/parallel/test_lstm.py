@@ -23,10 +23,15 @@ LSTM = ["model.kind=lstm", "model.layers=1", "model.units=48", "model.width=32",
 
 @pytest.fixture(scope="module")
 def trained(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The words of a run of six steps on one rank that has ended."""
-    words = [*LSTM, f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('lstm')}", "schedule.kind=constant"]
-    assert runs.pretrain([*words, "train.steps=6"], 1) == 0
-    return words
+    """The arguments of a run of six steps on one rank that has ended."""
+    arguments = [
+        *LSTM,
+        f"data.path={tiny_data}",
+        f"run.dir={tmp_path_factory.mktemp('lstm')}",
+        "schedule.kind=constant",
+    ]
+    assert runs.pretrain([*arguments, "train.steps=6"], 1) == 0
+    return arguments
 
 
 def test_the_plan_counts_what_is_built(trained: list[str]) -> None:
@@ -37,9 +42,9 @@ def test_the_plan_counts_what_is_built(trained: list[str]) -> None:
     assert sum(p.numel() for p in model.parameters()) == parameters(settings, 512), "500 rows and 12 of padding"
 
 
-@pytest.mark.parametrize("words", [[], ["parallel.zero=3"], ["train.micro_batch=1"]], ids=["zero1", "zero3", "mb1"])
-def test_two_ranks_equal_one(words: list[str], trained: list[str], tmp_path: Path) -> None:
-    other = [*trained, f"run.dir={tmp_path}", *words]
+@pytest.mark.parametrize("arguments", [[], ["parallel.zero=3"], ["train.micro_batch=1"]], ids=["zero1", "zero3", "mb1"])
+def test_two_ranks_equal_one(arguments: list[str], trained: list[str], tmp_path: Path) -> None:
+    other = [*trained, f"run.dir={tmp_path}", *arguments]
     assert runs.pretrain([*other, "train.steps=6"], 2) == 0
     one, two = runs.losses(runs.folder(trained)), runs.losses(runs.folder(other))
     assert one.keys() == two.keys()
@@ -58,8 +63,8 @@ def test_continues_bit_for_bit(trained: list[str], tmp_path: Path) -> None:
 def test_samples_are_what_the_whole_text_gives(trained: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The cached state of one token after another is that of the text at once."""
     run = runs.folder(trained).path
-    words = ["--prompt", "The module", "--tokens", "8", "--temperature", "0"]
-    assert main(["sample", "--checkpoint", str(run), *words]) == 0
+    arguments = ["--prompt", "The module", "--tokens", "8", "--temperature", "0"]
+    assert main(["sample", "--checkpoint", str(run), *arguments]) == 0
     assert capsys.readouterr().out.startswith("The module")
     model, tokenizer = load(run)
     tokens = torch.from_numpy(tokenizer.encode("The module returns a list")).long().unsqueeze(1)
@@ -71,22 +76,24 @@ def test_samples_are_what_the_whole_text_gives(trained: list[str], capsys: pytes
 
 
 def test_fine_tunes_alike_on_two_ranks_and_in_bf16(trained: list[str], tmp_path: Path) -> None:
-    words = [
+    arguments = [
         *(*small_tasks.make_task(tmp_path / "task", "similarity"), "train.steps=6", f"run.dir={tmp_path}"),
         f"checkpoint.init_from={runs.folder(trained).path}",
     ]
     losses = {}
     for name, ranks, more in (("one", 1, []), ("dp2", 2, []), ("bf16", 1, ["train.precision=bf16"])):
-        assert finetuning.finetune([*words, f"run.name={name}", *more], ranks) == 0
-        losses[name] = runs.losses(finetuning.folder([*words, f"run.name={name}"]))
+        assert finetuning.finetune([*arguments, f"run.name={name}", *more], ranks) == 0
+        losses[name] = runs.losses(finetuning.folder([*arguments, f"run.name={name}"]))
     assert max(abs(losses["one"][step] - losses["dp2"][step]) for step in range(1, 7)) < 1e-5
     assert 0 < max(abs(losses["one"][step] - losses["bf16"][step]) for step in range(1, 7)) < 2e-2
 
 
-@pytest.mark.parametrize("words", [["parallel.tensor=2", "model.heads=2"], ["parallel.pipeline=2"], ["model.layers=2"]])
-def test_it_is_not_cut(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["parallel.tensor=2", "model.heads=2"], ["parallel.pipeline=2"], ["model.layers=2"]]
+)
+def test_it_is_not_cut(arguments: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"model\.kind=lstm has one layer, on every rank as a whole") as caught:
-        load_config([], [*LSTM, *words])
+        load_config([], [*LSTM, *arguments])
     assert len(caught.value.problems) == 1
 
 

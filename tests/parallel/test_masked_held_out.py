@@ -26,13 +26,13 @@ MEASURES = ("loss", "masked_accuracy", "pair_loss", "pair_accuracy")
 
 @pytest.fixture(scope="module", params=["windows", "pairs"])
 def one(request: pytest.FixtureRequest, sentence_data: Path) -> tuple[list[str], dict[str, Any]]:
-    words = [*SMALL, f"data.path={sentence_data}", *(WINDOWS if request.param == "windows" else [])]
-    return words, measured(words, 1)
+    arguments = [*SMALL, f"data.path={sentence_data}", *(WINDOWS if request.param == "windows" else [])]
+    return arguments, measured(arguments, 1)
 
 
-def measured(words: list[str], ranks: int) -> dict[str, Any]:
+def measured(arguments: list[str], ranks: int) -> dict[str, Any]:
     """What every rank says, which is the same."""
-    found = launch.run("tests.helpers.held_out:measure", (words, ranks == 1), ranks)
+    found = launch.run("tests.helpers.held_out:measure", (arguments, ranks == 1), ranks)
     assert found == [found[0]] * ranks
     return found[0]
 
@@ -50,9 +50,9 @@ def test_one_process_equals_a_plain_computation(one: tuple[list[str], dict[str, 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_say_the_same(layout: str, one: tuple[list[str], dict[str, Any]]) -> None:
-    words, alone = one
+    arguments, alone = one
     ranks, overrides = LAYOUTS[layout]
-    found = measured([*words, *overrides], ranks)
+    found = measured([*arguments, *overrides], ranks)
     names = [name for name in MEASURES if alone[name] is not None]
     assert {name: found[name] for name in names} == pytest.approx({name: alone[name] for name in names}, rel=1e-5)
     assert found["mask_deviation"] == pytest.approx(alone["mask_deviation"], rel=1e-3), "a difference of losses"

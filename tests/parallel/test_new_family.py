@@ -32,8 +32,8 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
 
 def trained(layout: Layout, data: Path) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
     """Losses, gradient norms and final weights."""
-    words = [*RECIPE, f"data.path={data}", f"train.steps={STEPS}", *layout.overrides]
-    ranks = launch.run("tests.parallel.test_new_family:train_here", (words, STEPS), layout.ranks)
+    arguments = [*RECIPE, f"data.path={data}", f"train.steps={STEPS}", *layout.overrides]
+    ranks = launch.run("tests.parallel.test_new_family:train_here", (arguments, STEPS), layout.ranks)
     weights = layouts.whole_weights([rank["weights"] for rank in ranks])
     return ranks[0]["losses"], ranks[0]["norms"], weights
 

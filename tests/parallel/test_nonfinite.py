@@ -27,8 +27,8 @@ ENGINES = {
 @cache
 def run(engine: str, how: str) -> list[dict[str, Any]]:
     """What `three_steps` gives on each rank."""
-    ranks, words = ENGINES[engine]
-    overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=4"]
+    ranks, arguments = ENGINES[engine]
+    overrides = [*MODEL, *arguments, "train.global_batch=8", "train.micro_batch=4"]
     return launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, how), ranks)
 
 

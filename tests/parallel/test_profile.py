@@ -26,7 +26,7 @@ WINDOW = "train.profile=3:7"
 STEP = {"data", "forward", "loss", "backward", "reduce", "optimizer", "agreement", "log", "evaluation", "save"}
 
 
-def words_for(layout: str, data: Path, folder: Path, *extra: str) -> list[str]:
+def arguments_for(layout: str, data: Path, folder: Path, *extra: str) -> list[str]:
     places = [f"data.path={data}", f"run.dir={folder}", f"train.steps={STEPS}"]
     return [*LAYOUTS[layout][1], *EVENTS, *places, *extra]
 
@@ -35,10 +35,10 @@ def words_for(layout: str, data: Path, folder: Path, *extra: str) -> list[str]:
 def undisturbed(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     @cache
     def run(layout: str) -> tuple[dict[int, float], dict[str, str]]:
-        words = words_for(layout, tiny_data, tmp_path_factory.mktemp("plain"))
-        assert runs.pretrain(words, LAYOUTS[layout][0]) == 0
-        assert not runs.folder(words).profile.exists()
-        return runs.losses(runs.folder(words)), runs.weights(runs.folder(words))
+        arguments = arguments_for(layout, tiny_data, tmp_path_factory.mktemp("plain"))
+        assert runs.pretrain(arguments, LAYOUTS[layout][0]) == 0
+        assert not runs.folder(arguments).profile.exists()
+        return runs.losses(runs.folder(arguments)), runs.weights(runs.folder(arguments))
 
     return run
 
@@ -60,11 +60,11 @@ def assert_explained(summary: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_file_asks_for_it(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = words_for("pp2", tiny_data, tmp_path)
-    run_dir = runs.folder(words)
+    arguments = arguments_for("pp2", tiny_data, tmp_path)
+    run_dir = runs.folder(arguments)
     run_dir.path.mkdir(parents=True, mode=0o700)
     run_dir.profile_request.touch()  # seen after the first step
-    assert runs.pretrain(words, 2) == 0
+    assert runs.pretrain(arguments, 2) == 0
     assert (runs.losses(run_dir), runs.weights(run_dir)) == undisturbed("pp2")
     assert not run_dir.profile_request.exists(), "a request is removed when honoured"
     (event,) = runs.events(run_dir, "profiled")
@@ -79,9 +79,9 @@ def test_a_file_asks_for_it(undisturbed, tiny_data: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_changes_nothing_and_explains_the_steps(layout: str, undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     ranks = LAYOUTS[layout][0]
-    words = words_for(layout, tiny_data, tmp_path, WINDOW)
-    assert runs.pretrain(words, ranks) == 0
-    run_dir = runs.folder(words)
+    arguments = arguments_for(layout, tiny_data, tmp_path, WINDOW)
+    assert runs.pretrain(arguments, ranks) == 0
+    run_dir = runs.folder(arguments)
     assert (runs.losses(run_dir), runs.weights(run_dir)) == undisturbed(layout)
     traces = [f"rank-{rank}.trace.json.gz" for rank in range(ranks)]
     assert sorted(path.name for path in run_dir.profile.iterdir()) == [*traces, "summary.json"]
@@ -116,20 +116,20 @@ def assert_a_pipelines(summary: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_window_that_a_stop_cuts_and_a_resume_ends(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = words_for("one", tiny_data, tmp_path, WINDOW)
-    config = runs.configuration(words)
+    arguments = arguments_for("one", tiny_data, tmp_path, WINDOW)
+    config = runs.configuration(arguments)
     assert runs.launch.launch("tests.parallel.test_profile:stop_in_step_4", (config,), 1) == 0
-    run_dir = runs.folder(words)
+    run_dir = runs.folder(arguments)
     assert summary_of(run_dir)["steps"] == [3, 4], "what there is"
     (run_dir.profile / "rank-7.trace.json.gz").touch()  # as of an earlier run on more ranks
-    assert runs.pretrain(words, 1) == 0
+    assert runs.pretrain(arguments, 1) == 0
     assert summary_of(run_dir)["steps"] == [5, 6], "what is left"
     assert not (run_dir.profile / "rank-7.trace.json.gz").exists()
     assert (runs.losses(run_dir), runs.weights(run_dir)) == undisturbed("one")
     shutil.rmtree(run_dir.profile)
-    assert runs.pretrain([*words, "train.steps=10"], 1) == 0
+    assert runs.pretrain([*arguments, "train.steps=10"], 1) == 0
     assert not run_dir.profile.exists(), "the window is past"
-    assert runs.pretrain([*words, "train.steps=12", "train.profile=11:99"], 1) == 0
+    assert runs.pretrain([*arguments, "train.steps=12", "train.profile=11:99"], 1) == 0
     assert summary_of(run_dir)["steps"] == [11, 12], "another window, and no more steps than there are"
     changed = [event["key"] for event in runs.events(run_dir, "changed")]
     assert "train.profile" in changed
@@ -152,9 +152,9 @@ def stop_in_step_4(config) -> int:  # type: ignore[no-untyped-def]
 
 
 def test_a_window_behind_the_last_step_is_said(tiny_data: Path, tmp_path: Path) -> None:
-    words = words_for("one", tiny_data, tmp_path, "train.profile=9:12")
-    assert runs.pretrain(words, 1) == 0
-    run_dir = runs.folder(words)
+    arguments = arguments_for("one", tiny_data, tmp_path, "train.profile=9:12")
+    assert runs.pretrain(arguments, 1) == 0
+    run_dir = runs.folder(arguments)
     assert not run_dir.profile.exists()
     assert "train.profile=9:12: the run ends with step 8; nothing is profiled" in run_dir.rank_log(0).read_text()
 
@@ -162,12 +162,18 @@ def test_a_window_behind_the_last_step_is_said(tiny_data: Path, tmp_path: Path) 
 def test_fine_tuning(tiny_data: Path, tmp_path: Path) -> None:
     task = small_tasks.make_task(tmp_path / "task", "single", train=24, dev=6)
     model = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=48"]
-    words = [*task, *model, f"task.tokenizer={tiny_data.parent / 'tokenizer'}", "train.steps=6", "train.profile=2:5"]
+    arguments = [
+        *task,
+        *model,
+        f"task.tokenizer={tiny_data.parent / 'tokenizer'}",
+        "train.steps=6",
+        "train.profile=2:5",
+    ]
     found = []
     for name, extra in (("plain", ["train.profile=null"]), ("profiled", [])):
         place = [f"run.dir={tmp_path / name}", *extra]
-        assert finetuning.finetune([*words, *place]) == 0
-        run_dir = finetuning.folder([*words, *place])
+        assert finetuning.finetune([*arguments, *place]) == 0
+        run_dir = finetuning.folder([*arguments, *place])
         found.append((runs.losses(run_dir), runs.weights(run_dir)))
     assert found[0] == found[1]
     summary = summary_of(run_dir)
@@ -178,11 +184,11 @@ def test_fine_tuning(tiny_data: Path, tmp_path: Path) -> None:
 
 def test_no_space_costs_the_profile_and_not_the_run(undisturbed, tiny_data: Path, tmp_path: Path, small_disk) -> None:  # type: ignore[no-untyped-def]
     disk = small_disk("100k")
-    words = words_for("pp2", tiny_data, tmp_path, WINDOW)
-    run_dir = runs.folder(words)
+    arguments = arguments_for("pp2", tiny_data, tmp_path, WINDOW)
+    run_dir = runs.folder(arguments)
     run_dir.create()
     run_dir.profile.symlink_to(disk)
-    assert runs.pretrain(words, 2) == 0
+    assert runs.pretrain(arguments, 2) == 0
     assert (runs.losses(run_dir), runs.weights(run_dir)) == undisturbed("pp2")
     log = run_dir.rank_log(0).read_text()
     assert "the profile is not complete" in log

@@ -27,8 +27,8 @@ MODEL = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=16"
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_copies_do_not_drift(layout: str, tiny_data: Path) -> None:
-    ranks, words = LAYOUTS[layout]
-    overrides = [*MODEL, *words, f"data.path={tiny_data}", "train.global_batch=8", "train.micro_batch=4"]
+    ranks, arguments = LAYOUTS[layout]
+    overrides = [*MODEL, *arguments, f"data.path={tiny_data}", "train.global_batch=8", "train.micro_batch=4"]
     results = launch.run("tests.helpers.engines:on_engine", (overrides, 500, train_here), ranks)
     copies: dict[tuple[Any, ...], list[np.ndarray]] = {}
     for held in results:

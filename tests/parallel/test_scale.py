@@ -18,12 +18,12 @@ DEEP = ["model.layers=40", "model.width=5120", "model.heads=40", "model.context=
 AXES = 3  # groups along tensor, data, and tensor x pipeline
 
 
-def stand_in(words: list[str], world: int, ranks: list[int]) -> list[dict[str, Any]]:
+def stand_in(overrides: list[str], world: int, ranks: list[int]) -> list[dict[str, Any]]:
     """Be each of `ranks` of `world` in turn: its groups, and the parameters of its stage."""
-    return [_one(words, world, rank) for rank in ranks]
+    return [_one(overrides, world, rank) for rank in ranks]
 
 
-def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
+def _one(overrides: list[str], world: int, rank: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -34,7 +34,7 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
     from gpt1_ds.model.build import module_specs
     from gpt1_ds.model.layers import TensorParallel
 
-    config, made = load([], words), []
+    config, made = load([], overrides), []
     real = dist.new_group
 
     def fake(ranks: list[int] | None = None, **settings: Any) -> Any:
@@ -66,25 +66,25 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
         dist.destroy_process_group()
 
 
-def found(words: list[str], world: int, ranks: list[int]) -> list[dict[str, Any]]:
-    return launch.run("tests.parallel.test_scale:stand_in", (words, world, ranks), 1)[0]  # type: ignore[no-any-return]
+def found(overrides: list[str], world: int, ranks: list[int]) -> list[dict[str, Any]]:
+    return launch.run("tests.parallel.test_scale:stand_in", (overrides, world, ranks), 1)[0]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (2, 2), (4, 4), (8, 8)])
 def test_every_stage_is_what_the_planner_counts(tensor: int, pipeline: int) -> None:
-    words = [*DEEP, f"parallel.tensor={tensor}", f"parallel.pipeline={pipeline}"]
+    overrides = [*DEEP, f"parallel.tensor={tensor}", f"parallel.pipeline={pipeline}"]
     world = 64
     firsts = [stage * world // pipeline for stage in range(pipeline)]
-    planned = stages(load([], words), VOCABULARY)
-    for one, stage in zip(found(words, world, firsts), planned, strict=True):
+    planned = stages(load([], overrides), VOCABULARY)
+    for one, stage in zip(found(overrides, world, firsts), planned, strict=True):
         assert one["stage"] == stage.number
         assert one["parameters"] == stage.parameters
         assert one["tensors"] == 12 * stage.blocks + (stage.tokens or stage.head) + stage.tokens
 
 
 def test_nothing_on_a_rank_grows_with_the_ranks_that_share_data() -> None:
-    words = [*DEEP, "parallel.tensor=8", "parallel.pipeline=4"]
-    by_world = {world: found(words, world, [0, world - 1]) for world in (32, 256, 1024)}
+    overrides = [*DEEP, "parallel.tensor=8", "parallel.pipeline=4"]
+    by_world = {world: found(overrides, world, [0, world - 1]) for world in (32, 256, 1024)}
     for ends in by_world.values():
         assert [one["stage"] for one in ends] == [0, 3]
         for one, small in zip(ends, by_world[32], strict=True):

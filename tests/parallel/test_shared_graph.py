@@ -62,12 +62,12 @@ def count_two_stacks_here(overrides: list[str]) -> dict[str, int]:
 
 
 def test_blocks_run_backward_once(tiny_data: Path, tmp_path: Path) -> None:
-    words = [
+    given = [
         *small_tasks.make_task(tmp_path / "task", "pair", train=24, dev=2),
         *(f"task.tokenizer={tiny_data.parent / 'tokenizer'}", "parallel.pipeline=2", f"train.steps={STEPS}"),
         *("model.layers=2", "model.width=32", "model.heads=2", "model.context=48", f"run.dir={tmp_path}"),
     ]
-    config = finetuning.configuration(words)
+    config = finetuning.configuration(given)
     assert config.task is not None
     assert config.task.lm_coefficient > 0
     config = replace(config, train=replace(config.train, micro_batch=config.train.global_batch // MICRO_BATCHES))
@@ -80,8 +80,8 @@ def test_blocks_run_backward_once(tiny_data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["t5", "t5_shared"])
 def test_blocks_of_two_stacks_run_backward_once(family: str, span_data: Path) -> None:
     """Wherever the cut is: both streams, and the encoder's output, which every decoder block reads, pass it."""
-    words = [*RECIPE, f"data.path={span_data}", *FAMILIES[family], "train.micro_batch=4", "parallel.pipeline=4"]
-    ranks = launch.run("tests.parallel.test_shared_graph:count_two_stacks_here", (words,), 4)
+    given = [*RECIPE, f"data.path={span_data}", *FAMILIES[family], "train.micro_batch=4", "parallel.pipeline=4"]
+    ranks = launch.run("tests.parallel.test_shared_graph:count_two_stacks_here", (given,), 4)
     assert sum(rank["blocks"] for rank in ranks) == 4
     for rank in ranks:
         assert rank["passes"] == rank["blocks"] * STEPS * 4

@@ -18,10 +18,10 @@ STEPS = 70  # a window has 50
 @pytest.mark.slow
 def test_a_slow_rank_is_named(tiny_data: Path, tmp_path: Path) -> None:
     """Rank 1 is stopped for most of the time, several times in each of its steps."""
-    words = [f"data.path={tiny_data}", f"train.steps={STEPS}", "train.log_every=5", "train.eval_every=0"]
-    alone = [*words, f"run.dir={tmp_path / 'alone'}"]
+    arguments = [f"data.path={tiny_data}", f"train.steps={STEPS}", "train.log_every=5", "train.eval_every=0"]
+    alone = [*arguments, f"run.dir={tmp_path / 'alone'}"]
     assert runs.pretrain(alone, 2) == 0
-    run = Background([*words, f"run.dir={tmp_path / 'slowed'}"], 2)
+    run = Background([*arguments, f"run.dir={tmp_path / 'slowed'}"], 2)
     run.wait_for(lambda: runs.last_step(run.run_dir) > 0)
     (rank,) = (process.pid for process in run.processes() if process.name == "rank-1")
     while run.thread.is_alive() and not runs.events(run.run_dir, "straggler"):

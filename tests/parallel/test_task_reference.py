@@ -25,7 +25,7 @@ from tools.layouts import whole_weights
 HEADS, SEED, STEPS, RATE, WARMUP = 4, 3, 4, 1e-3, 0.002
 LENGTH = 1000  # updates of the whole run: two of them warm up
 MODEL = ModelConfig(layers=2, width=32, heads=HEADS, context=128)
-WORDS = [
+ARGUMENTS = [
     *("model.layers=2", "model.width=32", f"model.heads={HEADS}", "model.context=128", f"train.steps={LENGTH}"),
     *(f"optimizer.lr={RATE}", f"schedule.warmup_fraction={WARMUP}", "optimizer.weight_decay=0.01"),
 ]
@@ -51,13 +51,13 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
 
 
 def assert_equals_reference(
-    shape: str, words: list[str], recipe: Recipe, folder: Path, tokenizer_folder: Path, ranks: int = 1
+    shape: str, overrides: list[str], recipe: Recipe, folder: Path, tokenizer_folder: Path, ranks: int = 1
 ) -> None:
     """Four updates of the program and of the restatement from the same weights."""
-    words = [*small_tasks.make_task(folder, shape), f"task.tokenizer={tokenizer_folder}", *WORDS, *words]
+    overrides = [*small_tasks.make_task(folder, shape), f"task.tokenizer={tokenizer_folder}", *ARGUMENTS, *overrides]
     tokenizer = load_tokenizer(tokenizer_folder)
     weights = initial(tokenizer.vocab_size, OUTPUTS[shape])
-    arguments = (finetuning.configuration(words), tokenizer_folder, weights, STEPS)
+    arguments = (finetuning.configuration(overrides), tokenizer_folder, weights, STEPS)
     results = launch.run("tests.helpers.engines:fine_tune", arguments, ranks)
     ours = results[0]
 
@@ -127,9 +127,9 @@ def test_every_kind_of_task(shape: str, dropout: float, tokenizer_folder: Path, 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine(engine: str, tokenizer_folder: Path, tmp_path: Path) -> None:
-    ranks, words = ENGINES[engine]
+    ranks, overrides = ENGINES[engine]
     recipe = Recipe(HEADS, True, 0.5, 0.1, 0.1)
-    assert_equals_reference("choice", words, recipe, tmp_path, tokenizer_folder, ranks)
+    assert_equals_reference("choice", overrides, recipe, tmp_path, tokenizer_folder, ranks)
 
 
 @pytest.mark.parametrize("shape", ["similarity", "choice"])

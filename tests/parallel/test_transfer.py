@@ -42,19 +42,19 @@ def source(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return make_checkpoint(tmp_path_factory.mktemp("source") / "source", tokenizer_folder, MODEL)
 
 
-def begin(source: Path, place: Path, shape: str = "pair", layout: str = "one", *words: str) -> Value:
+def begin(source: Path, place: Path, shape: str = "pair", layout: str = "one", *arguments: str) -> Value:
     """The weights of a run that has just begun, by name."""
     ranks, cut = LAYOUTS[layout]
-    words = (
+    arguments = (
         *small_tasks.make_task(place / shape, shape, train=8, dev=2),
         f"checkpoint.init_from={source}",
         *cut,
-        *words,
+        *arguments,
     )
-    words = (*words, f"run.dir={place}", f"run.name={shape}")
-    if not any(word.startswith("optimizer.lr") for word in words):
-        words = (*words, *STILL)
-    assert finetuning.finetune(list(words), ranks) == 0
+    arguments = (*arguments, f"run.dir={place}", f"run.name={shape}")
+    if not any(argument.startswith("optimizer.lr") for argument in arguments):
+        arguments = (*arguments, *STILL)
+    assert finetuning.finetune(list(arguments), ranks) == 0
     return lambda name: master(find_checkpoint(place / shape), name)
 
 

@@ -40,10 +40,10 @@ def run(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory):  # type: ign
 
     @cache
     def made(layout: str, watch: str = "all") -> RunDir:
-        words = [sources, f"run.dir={tmp_path_factory.mktemp(layout)}", "train.steps=3", f"train.watch={watch}"]
-        words += ["checkpoint.every=1", "checkpoint.keep=9", *LAYOUTS[layout]]
-        assert runs.pretrain(words, 1 if layout == "one" else 2) == 0
-        return runs.folder(words)
+        arguments = [sources, f"run.dir={tmp_path_factory.mktemp(layout)}", "train.steps=3", f"train.watch={watch}"]
+        arguments += ["checkpoint.every=1", "checkpoint.keep=9", *LAYOUTS[layout]]
+        assert runs.pretrain(arguments, 1 if layout == "one" else 2) == 0
+        return runs.folder(arguments)
 
     return made
 

@@ -31,13 +31,13 @@ RESUMED = [_layout(4, "pp2"), _layout(4, "tp2 zero3")]
 MUONS = [_layout(2, "zero0"), _layout(2, "pp2"), _layout(4, "tp2 zero3")]
 
 
-def words(name: str) -> list[str]:
+def arguments(name: str) -> list[str]:
     return [f"optimizer.name={name}"]
 
 
 @pytest.fixture(scope="module")
 def alone(tiny_data: Path) -> dict[str, Trace]:
-    return {name: trace(ONE, tiny_data, STEPS, words(name)) for name in NAMES}
+    return {name: trace(ONE, tiny_data, STEPS, arguments(name)) for name in NAMES}
 
 
 def check(one: Trace, other: Trace) -> None:
@@ -54,19 +54,19 @@ def shown(one: str | Layout) -> str:
 
 @pytest.mark.parametrize(("name", "layout"), [(name, one) for name in NAMES for one in CHOSEN[name]], ids=shown)
 def test_fp32_equals_one_process(name: str, layout: Layout, alone: dict[str, Trace], tiny_data: Path) -> None:
-    check(alone[name], trace(layout, tiny_data, STEPS, words(name)))
+    check(alone[name], trace(layout, tiny_data, STEPS, arguments(name)))
 
 
 @pytest.mark.parametrize("name", ["adafactor", "muon"])
 def test_blocks_that_two_stages_share_equal_one_process(name: str, span_data: Path) -> None:
     """Each stage makes their updates itself; gated matrices and those of cross attention are cut in halves."""
-    family = [*FAMILIES["t5_shared"], *words(name)]
+    family = [*FAMILIES["t5_shared"], *arguments(name)]
     check(trace(ONE, span_data, STEPS, family), trace(SHARED, span_data, STEPS, family))
 
 
 @pytest.mark.parametrize(("name", "layout"), BF16, ids=shown)
 def test_bf16_stays_close_to_fp32(name: str, layout: Layout, alone: dict[str, Trace], tiny_data: Path) -> None:
-    apart = compare(alone[name], trace(layout, tiny_data, STEPS, [*words(name), "train.precision=bf16"]))
+    apart = compare(alone[name], trace(layout, tiny_data, STEPS, [*arguments(name), "train.precision=bf16"]))
     assert apart.same_batches
     assert 0 < apart.loss <= 1e-2
 
@@ -74,14 +74,14 @@ def test_bf16_stays_close_to_fp32(name: str, layout: Layout, alone: dict[str, Tr
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_are_equal_to_the_bit(name: str, tiny_data: Path) -> None:
     small = ["model.layers=2", "model.heads=2", "model.context=16", "train.global_batch=8", "train.micro_batch=4"]
-    small += [f"data.path={tiny_data}", *COPIED[name], *words(name)]
+    small += [f"data.path={tiny_data}", *COPIED[name], *arguments(name)]
     assert launch.run("tests.helpers.engines:differences_here", (small,), 4) == [""] * 4
 
 
 @pytest.mark.slow
 def test_a_layout_resumes_its_own_checkpoint_to_the_bit_and_any_other(tiny_data: Path, tmp_path: Path) -> None:
     """Adafactor; LAMB's moments are AdamW's."""
-    extra = words("adafactor")
+    extra = arguments("adafactor")
     saved = [save_on(layout, tiny_data, tmp_path, "fp32", SAVED, extra) for layout in RESUMED]
     for number, layout in enumerate(RESUMED):
         wanted = trace(layout, tiny_data, SAVED + MORE, extra).losses[SAVED:]
@@ -96,17 +96,17 @@ def test_a_layout_resumes_its_own_checkpoint_to_the_bit_and_any_other(tiny_data:
 def test_any_layout_resumes_muons(
     layout: Layout, saved: list[Path], uninterrupted: list[float], tiny_data: Path
 ) -> None:
-    for losses, wrong in resume_on(layout, tiny_data, saved, "fp32", SAVED, MORE, words("muon")):
+    for losses, wrong in resume_on(layout, tiny_data, saved, "fp32", SAVED, MORE, arguments("muon")):
         assert not wrong
         assert relative(losses, uninterrupted) <= 1e-6
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tiny_data: Path) -> list[float]:
-    return trace(ONE, tiny_data, SAVED + MORE, words("muon")).losses[SAVED:]
+    return trace(ONE, tiny_data, SAVED + MORE, arguments("muon")).losses[SAVED:]
 
 
 @pytest.fixture(scope="module")
 def saved(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("muon")
-    return [save_on(layout, tiny_data, folder, "fp32", SAVED, words("muon")) for layout in MUONS]
+    return [save_on(layout, tiny_data, folder, "fp32", SAVED, arguments("muon")) for layout in MUONS]

@@ -14,9 +14,9 @@ from tools.cluster import Result
 def gpt1(in_folder: Path, capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     """Run the program in an empty folder of its own; ranks come from the warm fork server."""
 
-    def run(*words: str) -> Result:
+    def run(*arguments: str) -> Result:
         try:
-            code = main(words)
+            code = main(arguments)
         except SystemExit as stop:
             code = int(stop.code or 0)
         out, err = capfd.readouterr()

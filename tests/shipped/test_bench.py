@@ -27,8 +27,8 @@ def test_the_program_prints_and_keeps_what_it_measured(tmp_path: Path) -> None:
     """Two rows in two calls: each in a process of its own, the later one beside the earlier."""
     out, numbers = tmp_path / "cpu.json", [5, 15]
     for wanted in ("15", "5"):
-        words = ["--quick", "--rounds", "1", "--threads", "1", "--out", str(out), "--row", wanted]
-        command = [sys.executable, str(PROGRAM), *words]
+        arguments = ["--quick", "--rounds", "1", "--threads", "1", "--out", str(out), "--row", wanted]
+        command = [sys.executable, str(PROGRAM), *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(out.read_text())
@@ -41,7 +41,7 @@ def test_the_program_prints_and_keeps_what_it_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         (["--rounds", "0"], "--rounds 0: use at least 1"),
         (["--row", "1"], "--row 1 is measured with --device cuda"),
@@ -49,8 +49,8 @@ def test_the_program_prints_and_keeps_what_it_measured(tmp_path: Path) -> None:
         (["--out", "nowhere/cpu.json"], "--out nowhere/cpu.json: its folder is not there or cannot be written"),
     ],
 )
-def test_a_mistake_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(PROGRAM), *words], cwd=tmp_path, capture_output=True, text=True)
+def test_a_mistake_is_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(PROGRAM), *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == f"bench.py: error: {said}"
 

@@ -16,7 +16,7 @@ from tools.runs import TINY
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["model.layer=3"], ["model.layer", "Did you mean: 'layers'"]),
         (["model.layers=many"], ["model.layers", "'many'"]),
@@ -52,20 +52,20 @@ from tools.runs import TINY
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_words(gpt1, words: list[str], says: list[str]) -> None:  # type: ignore[no-untyped-def]
-    assert_refused(gpt1("pretrain", *words), *says)
+def test_wrong_words(gpt1, arguments: list[str], says: list[str]) -> None:  # type: ignore[no-untyped-def]
+    assert_refused(gpt1("pretrain", *arguments), *says)
 
 
 def test_a_dry_run_sees_what_the_run_will_see(gpt1, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    for words in ([], ["--dry-run"]):
-        assert_refused(gpt1("pretrain", "data.path=nowhere", *words), "nowhere: not a dataset")
+    for arguments in ([], ["--dry-run"]):
+        assert_refused(gpt1("pretrain", "data.path=nowhere", *arguments), "nowhere: not a dataset")
     assert gpt1("pretrain", "--dry-run", "--nproc", "2").code == 0
     assert not list(tmp_path.iterdir()), "nothing is built for it"
 
 
 def test_problems_of_every_kind_are_told_at_once(gpt1) -> None:  # type: ignore[no-untyped-def]
-    words = ["model.heads=5", "optimizer.lr=-1", "schedule.kind=foo", "train.stepz=3"]
-    assert_refused(gpt1("pretrain", *words), "heads=5", "optimizer.lr=-1", "'foo'", "'stepz'", lines=4)
+    arguments = ["model.heads=5", "optimizer.lr=-1", "schedule.kind=foo", "train.stepz=3"]
+    assert_refused(gpt1("pretrain", *arguments), "heads=5", "optimizer.lr=-1", "'foo'", "'stepz'", lines=4)
 
 
 def test_context_longer_than_the_data(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
@@ -88,8 +88,8 @@ def test_a_truncated_shard(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # ty
     assert_refused(gpt1("pretrain", f"data.path={tmp_path}/data"), "train-00000.bin", "bytes")
 
 
-def pretrain(gpt1, data: Path, *words: str) -> Result:  # type: ignore[no-untyped-def]
-    return gpt1("pretrain", *TINY, f"data.path={data}", "train.steps=2", "--nproc", "1", *words)  # type: ignore[no-any-return]
+def pretrain(gpt1, data: Path, *arguments: str) -> Result:  # type: ignore[no-untyped-def]
+    return gpt1("pretrain", *TINY, f"data.path={data}", "train.steps=2", "--nproc", "1", *arguments)  # type: ignore[no-any-return]
 
 
 def test_a_folder_of_another_run(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
@@ -127,10 +127,10 @@ def test_no_space_left(gpt1, tiny_data: Path, small_disk) -> None:  # type: igno
 
 
 @pytest.mark.parametrize(
-    "words", [["--tokens", "0"], ["--temperature", "-1"], ["--top-p", "0"], ["--top-k", "-1"]], ids=" ".join
+    "arguments", [["--tokens", "0"], ["--temperature", "-1"], ["--top-p", "0"], ["--top-k", "-1"]], ids=" ".join
 )
-def test_sampling_numbers(gpt1, words: list[str]) -> None:  # type: ignore[no-untyped-def]
-    assert_refused(gpt1("sample", "--checkpoint", "x", "--prompt", "y", *words), words[0])
+def test_sampling_numbers(gpt1, arguments: list[str]) -> None:  # type: ignore[no-untyped-def]
+    assert_refused(gpt1("sample", "--checkpoint", "x", "--prompt", "y", *arguments), arguments[0])
 
 
 def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]

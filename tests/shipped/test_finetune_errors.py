@@ -47,13 +47,13 @@ def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "launch", run)
 
 
-def finetune(gpt1, *words: str) -> Result:  # type: ignore[no-untyped-def]
-    return gpt1("finetune", *finetuning.TRAINING, *words, "--nproc", "1")  # type: ignore[no-any-return]
+def finetune(gpt1, *arguments: str) -> Result:  # type: ignore[no-untyped-def]
+    return gpt1("finetune", *finetuning.TRAINING, *arguments, "--nproc", "1")  # type: ignore[no-any-return]
 
 
 @pytest.mark.usefixtures("no_ranks")
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["task.path=nowhere"], ["nowhere: no such folder; set task.path"]),
         (["task.train=[none.jsonl]"], ["none.jsonl: no such file"]),
@@ -74,8 +74,8 @@ def finetune(gpt1, *words: str) -> Result:  # type: ignore[no-untyped-def]
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_words(gpt1, words: list[str], says: list[str], tasks, source: Path) -> None:  # type: ignore[no-untyped-def]
-    result = finetune(gpt1, *tasks["single"], f"checkpoint.init_from={source}", *words)
+def test_wrong_words(gpt1, arguments: list[str], says: list[str], tasks, source: Path) -> None:  # type: ignore[no-untyped-def]
+    result = finetune(gpt1, *tasks["single"], f"checkpoint.init_from={source}", *arguments)
     assert_refused(result, *says)
     assert not Path("runs").exists(), "nothing was written"
 
@@ -98,23 +98,23 @@ def test_no_task(gpt1, source: Path) -> None:  # type: ignore[no-untyped-def]
 def test_wrong_files(  # type: ignore[no-untyped-def]
     gpt1, shape: str, split: str, content: str, says: list[str], tasks, source: Path, tmp_path: Path
 ) -> None:
-    words = small_tasks.make_task(tmp_path / "task", shape, train=24, dev=6)
+    arguments = small_tasks.make_task(tmp_path / "task", shape, train=24, dev=6)
     (tmp_path / "task" / f"{split}.jsonl").write_text(content)
-    result = finetune(gpt1, *words, f"checkpoint.init_from={source}")
+    result = finetune(gpt1, *arguments, f"checkpoint.init_from={source}")
     assert_refused(result, *says, lines=2 if "bad_rows" in says or shape == "regression" else 1)
 
 
 @pytest.mark.parametrize("layers", ["0", "2"])
 def test_a_deeper_model_than_the_checkpoint(gpt1, layers: str, tasks, source: Path) -> None:  # type: ignore[no-untyped-def]
-    words = [*tasks["single"], f"checkpoint.init_from={source}", "model.layers=3", f"task.transfer_layers={layers}"]
-    assert finetune(gpt1, *words, "train.steps=1").code == 0
+    arguments = [*tasks["single"], f"checkpoint.init_from={source}", "model.layers=3", f"task.transfer_layers={layers}"]
+    assert finetune(gpt1, *arguments, "train.steps=1").code == 0
 
 
 def test_another_checkpoint_in_the_same_folder(gpt1, tasks, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """The run continues from its own; another task in its place is another run."""
-    words = [*tasks["single"], f"checkpoint.init_from={source}", "train.steps=2", "checkpoint.every=1"]
-    assert finetune(gpt1, *words).code == 0
-    result = finetune(gpt1, *tasks["pair"], *words[-3:])
+    arguments = [*tasks["single"], f"checkpoint.init_from={source}", "train.steps=2", "checkpoint.every=1"]
+    assert finetune(gpt1, *arguments).code == 0
+    result = finetune(gpt1, *tasks["pair"], *arguments[-3:])
     assert_refused(result, "task.path was", "task.columns.text2 was '' and is now 'b'", lines=2)
     damaged = tmp_path / "damaged"
     shutil.copytree(source, damaged)
@@ -126,17 +126,17 @@ def test_another_checkpoint_in_the_same_folder(gpt1, tasks, source: Path, tmp_pa
 def test_a_run_that_was_fetched_needs_no_source(gpt1, tasks, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Its checkpoints have its tokenizer, its config.yaml the model."""
     shutil.copytree(source, "source")
-    words = [*tasks["single"], "checkpoint.init_from=source", "checkpoint.every=1"]
+    arguments = [*tasks["single"], "checkpoint.init_from=source", "checkpoint.every=1"]
     store = f"file://{tmp_path}/store"
-    assert finetune(gpt1, *words, "train.steps=2", f"checkpoint.mirror={store}").code == 0
+    assert finetune(gpt1, *arguments, "train.steps=2", f"checkpoint.mirror={store}").code == 0
     shutil.rmtree("source")
     shutil.rmtree("runs/run")
     assert gpt1("checkpoint", "fetch", f"{store}/run", "--out", "runs/run").code == 0
-    assert finetune(gpt1, *words, "train.steps=3").code == 0
+    assert finetune(gpt1, *arguments, "train.steps=3").code == 0
     assert steps_in(RunDir(Path("runs/run")).checkpoints)[-1].name == "step-00000003"
     for folder in steps_in(RunDir(Path("runs/run")).checkpoints):
         shutil.rmtree(folder)
-    assert finetune(gpt1, *words, "train.steps=4", f"checkpoint.mirror={store}").code == 0
+    assert finetune(gpt1, *arguments, "train.steps=4", f"checkpoint.mirror={store}").code == 0
     assert "training 4 steps from step 2" in RunDir(Path("runs/run")).rank_log(0).read_text(), "with its own tokenizer"
 
 
@@ -152,8 +152,8 @@ def test_a_beginning_from_another_tokenizer(gpt1, tasks, source: Path, tiny_data
 
 
 def test_long_examples_are_cut_and_counted(gpt1, tasks, source: Path) -> None:  # type: ignore[no-untyped-def]
-    words = [*tasks["pair"], f"checkpoint.init_from={source}", "task.max_length=16", "train.steps=1"]
-    result = finetune(gpt1, *words)
+    arguments = [*tasks["pair"], f"checkpoint.init_from={source}", "task.max_length=16", "train.steps=1"]
+    result = finetune(gpt1, *arguments)
     assert result.code == 0
     assert "22 are longer than 16 tokens and cut" in RunDir(Path("runs/run")).rank_log(0).read_text()
 
@@ -163,11 +163,11 @@ def test_long_examples_are_cut_and_counted(gpt1, tasks, source: Path) -> None:  
     [("single", "matthews", "matthews is 0.0: every label"), ("regression", "pearson", "pearson is null: every label")],
 )
 def test_a_dev_set_of_one_class(gpt1, shape: str, metric: str, line: str, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = small_tasks.make_task(tmp_path / "task", shape, train=24, dev=6)
+    arguments = small_tasks.make_task(tmp_path / "task", shape, train=24, dev=6)
     rows = [json.loads(row) for row in (tmp_path / "task" / "dev.jsonl").read_text().splitlines()]
     same = "".join(json.dumps({**row, "x": rows[0]["x"]}) + "\n" for row in rows)
     (tmp_path / "task" / "dev.jsonl").write_text(same)
-    result = finetune(gpt1, *words, f"checkpoint.init_from={source}", f"task.metric={metric}", "train.epochs=2")
+    result = finetune(gpt1, *arguments, f"checkpoint.init_from={source}", f"task.metric={metric}", "train.epochs=2")
     assert result.code == 0, result.err
     run_dir = RunDir(Path("runs/run"))
     assert line in run_dir.rank_log(0).read_text()
@@ -179,8 +179,11 @@ def test_a_dev_set_of_one_class(gpt1, shape: str, metric: str, line: str, source
 
 
 def test_a_configuration_is_printed_without_a_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
-    for words, told in (([], "checkpoint.init_from is empty"), (["checkpoint.init_from=nope"], "nope: no such folder")):
-        found = gpt1("finetune", "-c", "finetune/cola", "train.epochs=7", *words, "--print-config")
+    for arguments, told in (
+        ([], "checkpoint.init_from is empty"),
+        (["checkpoint.init_from=nope"], "nope: no such folder"),
+    ):
+        found = gpt1("finetune", "-c", "finetune/cola", "train.epochs=7", *arguments, "--print-config")
         assert (found.code, "epochs: 7.0" in found.out) == (0, True)
         assert told in found.err
         assert "the section model is shown without its checkpoint's" in found.err

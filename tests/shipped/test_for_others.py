@@ -48,9 +48,9 @@ def test_a_container_installs_as_setup_does_what_is_there(path: Path) -> None:
     setup = (ROOT / "tools" / "setup.sh").read_text()
     assert "'^torch==' tools/constraints.txt" in setup
     assert "$(grep '^torch==' constraints.txt)" in text
-    for words in ('"setuptools>=77" wheel', "--no-build-isolation --constraint"):
-        assert words in setup
-        assert words in text
+    for arguments in ('"setuptools>=77" wheel', "--no-build-isolation --constraint"):
+        assert arguments in setup
+        assert arguments in text
 
 
 @pytest.mark.parametrize("preset", ["pyxis", "apptainer"])

@@ -33,7 +33,7 @@ def folder(tiny_data: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words(folder: Path, name: str) -> list[str]:
+def arguments(folder: Path, name: str) -> list[str]:
     return [
         *(f"checkpoint.init_from={folder}/model", f"task.path={folder}", "task.columns.text2=other"),
         *(f"run.dir={folder}/runs", f"run.name={name}", "task.form=frozen", "task.answer=labelled"),
@@ -42,7 +42,7 @@ def words(folder: Path, name: str) -> list[str]:
 
 def test_one_rank_and_two_say_the_same(folder: Path) -> None:
     for name, ranks in (("one", 1), ("two", 2)):
-        config = finetune_config(["finetune/table"], words(folder, name))
+        config = finetune_config(["finetune/table"], arguments(folder, name))
         assert launch.start("gpt1_ds.training.finetuning:finetune", (config,), ranks) == 0
     told = [(folder / "runs" / name / "eval.json").read_text() for name in ("one", "two")]
     assert told[0] == told[1]
@@ -68,13 +68,15 @@ def test_features_are_those_of_a_plain_model(folder: Path) -> None:
 
 def test_what_cannot_be_frozen(folder: Path, tiny_data: Path) -> None:
     with pytest.raises(ConfigError, match=r"task.form=frozen: checkpoint.init_from is empty"):
-        finetune_config(["finetune/table"], [*words(folder, "x")[1:], f"task.tokenizer={tiny_data.parent}/tokenizer"])
+        finetune_config(
+            ["finetune/table"], [*arguments(folder, "x")[1:], f"task.tokenizer={tiny_data.parent}/tokenizer"]
+        )
     make_checkpoint(folder / "prefix", tiny_data.parent / "tokenizer", replace(SMALL, mask="prefix"))
     with pytest.raises(ConfigError, match=r"task.form=frozen reads states of a causal or bidirectional model"):
-        finetune_config(["finetune/table"], [*words(folder, "x"), f"checkpoint.init_from={folder}/prefix"])
+        finetune_config(["finetune/table"], [*arguments(folder, "x"), f"checkpoint.init_from={folder}/prefix"])
 
 
 def test_a_folder_of_another_run_is_kept(folder: Path, gpt1: Callable[..., Result]) -> None:
     (folder / "runs/kept/checkpoints/step-00000001").mkdir(parents=True)
-    told = gpt1("finetune", "-c", "finetune/table", *words(folder, "kept"), "--nproc", "1")
+    told = gpt1("finetune", "-c", "finetune/table", *arguments(folder, "kept"), "--nproc", "1")
     assert_refused(told, "holds the checkpoints of another run")

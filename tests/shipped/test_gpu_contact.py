@@ -27,13 +27,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(place: Path) -> Program:
-    """`bash tools/gpu/NAME.sh WORDS` with a kit and a temporary folder of its own."""
+    """`bash tools/gpu/NAME.sh ARGUMENTS` with a kit and a temporary folder of its own."""
     (place / "tmp").mkdir()
     variables = {"TMPDIR": str(place / "tmp"), "GPT1_DS_KIT": str(place / "kit"), "OUT": str(place / "out")}
     environment = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **variables}
 
-    def program(name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", str(kit.ROOT / "tools" / "gpu" / f"{name}.sh"), *words]
+    def program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(kit.ROOT / "tools" / "gpu" / f"{name}.sh"), *arguments]
         return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=1800)
 
     return program
@@ -99,15 +99,15 @@ def test_the_science_is_rehearsed(run: Program, place: Path, tiny_data: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (("contact", "60", "stpe", *CPU), "contact.sh: stpe: no such phase; choose among environment, ceilings,"),
         (("contact", "soon"), "contact.sh: error: argument BUDGET_S: invalid float value: 'soon'"),
         (("contact", "0"), "contact.sh: error: BUDGET_S=0: give seconds, such as 265"),
     ],
 )
-def test_a_mistake_is_one_line(run: Program, words: tuple[str, ...], problem: str) -> None:
-    done = run(*words)
+def test_a_mistake_is_one_line(run: Program, arguments: tuple[str, ...], problem: str) -> None:
+    done = run(*arguments)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(problem), done.stderr
 

@@ -19,8 +19,8 @@ from tools.runs import configuration
 def finished(tiny_data: Path, sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run saved at 5, 10 and 12, a masked model, and task files."""
     folder = tmp_path_factory.mktemp("harness")
-    words = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=12"]
-    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
+    arguments = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=12"]
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(arguments),), 1) == 0
     make_checkpoint(folder / "bert", sentence_data.parent / "tokenizer", BERT)
     for form in ("blimp", "lambada", "rolling", "generation"):
         write_task(folder, form)
@@ -56,20 +56,20 @@ def test_results_are_in_eval_json_alike_on_two_ranks(gpt1, finished: Path) -> No
 
 def test_every_checkpoint_once_into_the_run(gpt1, finished: Path) -> None:  # type: ignore[no-untyped-def]
     task = str(finished / "local_blimp.yaml")
-    words = ("evaluate", str(finished / "r"), "--every", "--lm-eval", task, "--nproc", "1")
-    assert gpt1(*words, "--limit", "3").code == 0
+    arguments = ("evaluate", str(finished / "r"), "--every", "--lm-eval", task, "--nproc", "1")
+    assert gpt1(*arguments, "--limit", "3").code == 0
     found = entries(finished / "r" / "eval.json")
     assert {key: metrics["examples"] for key, metrics in found.items()} == {
         ("lm-eval/local_blimp", step): 3 for step in (5, 10, 12)
     }
-    again = gpt1(*words, "--limit", "3")
+    again = gpt1(*arguments, "--limit", "3")
     assert (again.code, again.err) == (0, ""), "nothing is left to do"
-    assert gpt1(*words).code == 0
+    assert gpt1(*arguments).code == 0
     assert entries(finished / "r" / "eval.json")["lm-eval/local_blimp", 5]["examples"] == 12
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "task", "words", "says"),
+    ("checkpoint", "task", "arguments", "says"),
     [
         ("r", "", [], "--lm-eval: name tasks of the harness"),
         ("r", "nothing.yaml", [], "nothing.yaml: no such task file"),
@@ -95,15 +95,15 @@ def test_every_checkpoint_once_into_the_run(gpt1, finished: Path) -> None:  # ty
     ],
 )
 def test_mistakes(  # type: ignore[no-untyped-def]
-    gpt1, finished: Path, checkpoint: str, task: str, words: list[str], says: str
+    gpt1, finished: Path, checkpoint: str, task: str, arguments: list[str], says: str
 ) -> None:
     name = str(finished / task) if task else ""
-    assert_refused(gpt1("evaluate", str(finished / checkpoint), "--lm-eval", name, *words, "--nproc", "1"), says)
+    assert_refused(gpt1("evaluate", str(finished / checkpoint), "--lm-eval", name, *arguments, "--nproc", "1"), says)
 
 
 def test_a_fine_tuned_model_has_its_own_scores(gpt1, fine_tuned, finished: Path) -> None:  # type: ignore[no-untyped-def]
-    words = ("--lm-eval", str(finished / "local_blimp.yaml"), "--nproc", "1")
-    assert_refused(gpt1("evaluate", str(fine_tuned("single")), *words), "--lm-eval asks language models")
+    arguments = ("--lm-eval", str(finished / "local_blimp.yaml"), "--nproc", "1")
+    assert_refused(gpt1("evaluate", str(fine_tuned("single")), *arguments), "--lm-eval asks language models")
 
 
 def test_limit_needs_tasks(gpt1, finished: Path) -> None:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Help that a stranger can work from, and words that are understood in more than one way."""
+"""Help that a stranger can work from, and arguments that are understood in more than one way."""
 
 from __future__ import annotations
 
@@ -77,22 +77,22 @@ def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser
     needed += [group._group_actions[0] for group in parser._mutually_exclusive_groups if group.required]
     others = [f"{one.option_strings[0]}={next(iter(one.choices or ['x']))}" for one in needed]
     following = {"text": ["a text"], "overrides": ["a.b=c"]}
-    after = next((words for name, words in following.items() if name in names), [])
+    after = next((arguments for name, arguments in following.items() if name in names), [])
 
-    def understood(*words: str) -> dict[str, object]:
-        options = vars(cli.parse([*parser.prog.split()[1:], *words]))
+    def understood(*arguments: str) -> dict[str, object]:
+        options = vars(cli.parse([*parser.prog.split()[1:], *arguments]))
         return {name: value for name, value in options.items() if name not in ("first", *REFERENCES)}
 
     expected = understood("--checkpoint", "runs/r", *others, *after)
     assert expected["checkpoint"] == "runs/r"
     assert [expected[name] for name in following if name in names] == ([after] if after else [])
-    for words in (
+    for arguments in (
         ["runs/r", *after, *others],
         [*others, "runs/r", *after],
         ["runs/r", *others, *after],
         [*others, *after, "--checkpoint=runs/r"],
     ):
-        assert understood(*words) == expected, words
+        assert understood(*arguments) == expected, arguments
     with pytest.raises(UserError, match="name a checkpoint"):
         understood(*others)
     if not after:
@@ -101,7 +101,7 @@ def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "value"),
+    ("arguments", "name", "value"),
     [
         (["sample", "CKPT", "--text", "a"], "prompt", "a"),
         (["fill", "CKPT", "--prompt", "a <mask>"], "passage", "a <mask>"),
@@ -112,8 +112,8 @@ def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_names_of_other_commands_are_understood(words: list[str], name: str, value: str) -> None:
-    assert getattr(cli.parse(words), name) == value
+def test_names_of_other_commands_are_understood(arguments: list[str], name: str, value: str) -> None:
+    assert getattr(cli.parse(arguments), name) == value
 
 
 def test_there_are_commands_that_read_checkpoints() -> None:
@@ -124,7 +124,7 @@ def test_there_are_commands_that_read_checkpoints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["pretrian"], "did you mean pretrain?"),
         (["tokenizer", "train", "--kind", "bpe"], "--kind: not an option of gpt1-ds tokenizer train; see gpt1-ds tok"),
@@ -152,5 +152,5 @@ def test_there_are_commands_that_read_checkpoints() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_words_are_answered_with_what_was_meant(gpt1, words: list[str], says: str) -> None:  # type: ignore[no-untyped-def]
-    assert_refused(gpt1(*words), says)
+def test_wrong_arguments_are_answered_with_what_was_meant(gpt1, arguments: list[str], says: str) -> None:  # type: ignore[no-untyped-def]
+    assert_refused(gpt1(*arguments), says)

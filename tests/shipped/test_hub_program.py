@@ -25,8 +25,8 @@ EXPORT = ("checkpoint", "export", "--to", "hf", "--out", "out")
 def finished(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 6 steps with its held-out loss in eval.json."""
     folder = tmp_path_factory.mktemp("published")
-    words = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=6", "train.log_every=1"]
-    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
+    arguments = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=6", "train.log_every=1"]
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(arguments),), 1) == 0
     assert main(["evaluate", str(folder / "r"), "--nproc", "1"]) == 0
     return folder / "r"
 
@@ -49,8 +49,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 def test_a_run_becomes_a_repository_with_a_whole_card(program, finished: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     with hub_server() as hub:
         environment = {"HF_ENDPOINT": hub.address, "HF_TOKEN": WRITER, "HF_HUB_DISABLE_XET": "1"}
-        words = ("--push-to-hub", "me/model", "--license", "apache-2.0", "--yes")
-        done = program(*EXPORT, str(finished), *words, **environment)
+        arguments = ("--push-to-hub", "me/model", "--license", "apache-2.0", "--yes")
+        done = program(*EXPORT, str(finished), *arguments, **environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{hub.address}/me/model: uploaded, private"
     there = hub.repositories["me/model"]
@@ -86,19 +86,19 @@ def test_a_dry_run_only_lists(gpt1, untrained: Path, hub: Hub, in_folder: Path) 
 
 
 def test_public_and_update(gpt1, untrained: Path, hub: Hub) -> None:  # type: ignore[no-untyped-def]
-    words = ("--push-to-hub", "model", "--license", "mit", "--yes")
-    assert gpt1(*EXPORT, str(untrained), *words, "--public").code == 0
+    arguments = ("--push-to-hub", "model", "--license", "mit", "--yes")
+    assert gpt1(*EXPORT, str(untrained), *arguments, "--public").code == 0
     assert hub.private == {"me/model": False}
     hub.repositories["me/model"] = {}
-    refused = gpt1(*EXPORT[:-1], "again", str(untrained), *words)
+    refused = gpt1(*EXPORT[:-1], "again", str(untrained), *arguments)
     assert_refused(refused, "me/model: exists already; choose another name, or add --update")
     assert not Path("again").exists(), "it is found before the export"
-    assert gpt1(*EXPORT[:-1], "again", str(untrained), *words, "--update").code == 0
+    assert gpt1(*EXPORT[:-1], "again", str(untrained), *arguments, "--update").code == 0
     assert "model.safetensors" in hub.repositories["me/model"]
 
 
 @pytest.mark.parametrize(
-    ("words", "token", "says"),
+    ("arguments", "token", "says"),
     [
         (["--push-to-hub", "me/model"], WRITER, "--license: is needed to upload"),
         (["--push-to-hub", "a/b/c"], WRITER, "a/b/c: not the name of a repository"),
@@ -111,10 +111,10 @@ def test_public_and_update(gpt1, untrained: Path, hub: Hub) -> None:  # type: ig
     ids=str,
 )
 def test_refused_before_anything_is_written(  # type: ignore[no-untyped-def]
-    gpt1, untrained: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, words: list[str], token: str, says: str
+    gpt1, untrained: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, arguments: list[str], token: str, says: str
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
-    refused = gpt1(*EXPORT, str(untrained), *words)
+    refused = gpt1(*EXPORT, str(untrained), *arguments)
     assert_refused(refused, says)
     assert not token or token not in refused.err
     assert not Path("out").exists()
@@ -127,7 +127,7 @@ def test_no_network(gpt1, untrained: Path, hub: Hub, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("words", "token", "broken", "says"),
+    ("arguments", "token", "broken", "says"),
     [
         (["me/model", "--yes"], READER, 0, "the token has no right to write there"),
         (["you/model", "--yes"], WRITER, 0, "the token has no right to write there"),
@@ -141,15 +141,15 @@ def test_what_was_exported_stays(  # type: ignore[no-untyped-def]
     untrained: Path,
     hub: Hub,
     monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
+    arguments: list[str],
     token: str,
     broken: int,
     says: str,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     hub.broken = broken
-    refused = gpt1(*EXPORT, str(untrained), "--license", "mit", "--push-to-hub", *words)
-    assert_refused(refused, says, f"out stays; `hf upload {words[0]} out --private` sends it later")
+    refused = gpt1(*EXPORT, str(untrained), "--license", "mit", "--push-to-hub", *arguments)
+    assert_refused(refused, says, f"out stays; `hf upload {arguments[0]} out --private` sends it later")
     assert token not in refused.err + refused.out
     assert (Path("out") / "model.safetensors").exists()
     assert not any(hub.repositories.values())

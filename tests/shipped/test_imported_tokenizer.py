@@ -19,8 +19,8 @@ def test_a_family_trains_where_its_roles_are_there(
     (tmp_path / "any.model").write_bytes(spiece_model(control_symbols="[CLS],[SEP],<hidden>", model_type="bpe"))
     write_parquet(tmp_path / "a.parquet", DOCUMENTS * 3)
 
-    def run(words: str, code: int = 0) -> str:
-        done = gpt1(*words.split())
+    def run(arguments: str, code: int = 0) -> str:
+        done = gpt1(*arguments.split())
         assert done.code == code, done.err
         return done.err
 

@@ -23,13 +23,13 @@ SWEEP = ["--sweep", "optimizer.lr=1e-3,1e30", "--sweep", "run.seed=1,2"]
 def test_every_combination_once_and_a_divergence_ends_no_other(
     program: Program, gpt1: Gpt1, tiny_data: Path, tmp_path: Path
 ) -> None:
-    words = ["pretrain", *runs.TINY, f"data.path={tiny_data}", "train.steps=4", "run.name=lr", *SWEEP]
-    told = gpt1(*words, "--dry-run")
+    arguments = ["pretrain", *runs.TINY, f"data.path={tiny_data}", "train.steps=4", "run.name=lr", *SWEEP]
+    told = gpt1(*arguments, "--dry-run")
     assert told.code == 0, told.err
     assert told.out.splitlines()[1].split() == ["1e-3", "1", "to", "do", "runs/lr-sweep/lr-1e-3_seed-1"]
     assert told.out.splitlines()[-1] == "runs/lr-sweep: 4 cells, 0 done, 4 to do"
     assert not (tmp_path / "runs").exists()
-    ran = program(*words, "--jobs", "2")
+    ran = program(*arguments, "--jobs", "2")
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
     found = read_results(tmp_path / "runs" / "lr-sweep")
@@ -43,14 +43,14 @@ def test_every_combination_once_and_a_divergence_ends_no_other(
     assert ran.stderr.count("diverged: step 2: the loss is not finite") == 2, "each was tried once"
     assert "runs/lr-sweep: all cells are done, 2 diverged" in ran.stderr
     before = {row["run"]: (tmp_path / row["run"] / "DONE").stat().st_mtime_ns for row in found[:2]}
-    again = gpt1(*words)
+    again = gpt1(*arguments)
     assert again.code == 0, again.err
     assert "4 cells, 4 done, 0 to do" in again.err
     assert {run: (tmp_path / run / "DONE").stat().st_mtime_ns for run in before} == before, "what is done stays"
-    other = gpt1(*words, "model.layers=1")
+    other = gpt1(*arguments, "model.layers=1")
     assert other.code == 2
     assert "runs/lr-sweep/lr-1e-3_seed-1 ran with model.layers=2" in other.err
-    fewer = gpt1(*words[:-1], "run.seed=2", "--dry-run")
+    fewer = gpt1(*arguments[:-1], "run.seed=2", "--dry-run")
     assert fewer.code == 2
     assert "results.csv also has lr-1e-3_seed-1, lr-1e30_seed-1, which this sweep would leave out" in fewer.err
 
@@ -61,9 +61,9 @@ def test_fine_tuning_shows_its_scores(gpt1: Gpt1, tiny_data: Path, tmp_path: Pat
     (tmp_path / "task" / "train.csv").write_text(ROWS)
     (tmp_path / "task" / "dev.csv").write_text(DEV)
     tokenizer = tiny_data.parent / "tokenizer"
-    words = ["task.path=task", f"task.tokenizer={tokenizer}", "model.layers=1", "model.width=32", "model.heads=2"]
-    words += ["model.context=32", "train.global_batch=8", "train.micro_batch=8", "train.steps=2"]
-    ran = gpt1("finetune", "-c", "finetune/table", *words, "--sweep", "task.head_dropout=0,0.5")
+    arguments = ["task.path=task", f"task.tokenizer={tokenizer}", "model.layers=1", "model.width=32", "model.heads=2"]
+    arguments += ["model.context=32", "train.global_batch=8", "train.micro_batch=8", "train.steps=2"]
+    ran = gpt1("finetune", "-c", "finetune/table", *arguments, "--sweep", "task.head_dropout=0,0.5")
     assert ran.code == 0, ran.err
     found = read_results(tmp_path / "runs" / "table-sweep")
     assert [row["outcome"] for row in found] == ["done", "done"]
@@ -72,7 +72,7 @@ def test_fine_tuning_shows_its_scores(gpt1: Gpt1, tiny_data: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (
             ["--sweep", "optimizer.lrr=1,2"],
@@ -93,8 +93,10 @@ def test_fine_tuning_shows_its_scores(gpt1: Gpt1, tiny_data: Path, tmp_path: Pat
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_is_wrong_is_one_line_before_the_first_trial(gpt1, in_folder: Path, words: list[str], says: str) -> None:  # type: ignore[no-untyped-def]
-    told = gpt1("pretrain", *runs.TINY, *words)
+def test_what_is_wrong_is_one_line_before_the_first_trial(
+    gpt1, in_folder: Path, arguments: list[str], says: str
+) -> None:  # type: ignore[no-untyped-def]
+    told = gpt1("pretrain", *runs.TINY, *arguments)
     assert told.code == 2, told.err
     assert len(told.lines) == 1, told.err
     assert says in told.err

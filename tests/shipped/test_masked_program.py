@@ -21,14 +21,14 @@ from tools.runs import configuration
 def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps, evaluated after the second."""
     folder = tmp_path_factory.mktemp("masked")
-    words = [
+    arguments = [
         f"data.path={sentence_data}",
         f"run.dir={folder}",
         "run.name=r",
         "train.steps=2",
         *FAMILIES["bert"],
     ]
-    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(arguments),), 1) == 0
     return folder / "r"
 
 

@@ -42,6 +42,6 @@ def test_every_cell_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path / "here")}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     texts = [str(output.get("text", "")) + str(output.get("data", {}).get("text/plain", "")) for output in outputs]
-    for words in SAYS[path.stem]:
-        assert words in "\n".join(texts), "\n".join(texts)
+    for arguments in SAYS[path.stem]:
+        assert arguments in "\n".join(texts), "\n".join(texts)
     assert any("image/png" in output.get("data", {}) for output in outputs), "a figure is shown"

@@ -29,8 +29,15 @@ def no_machine_of_this_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_a_plan_says_what_was_asked_for(program: Program) -> None:
     done = program(*GPT1, "--world", "8", "train.tokens=10B", "parallel.pipeline=2")
     assert done.returncode == 0, done.stderr
-    for words in ("116,537,856 parameters", "memory of one rank", "peak:", "h100, assumed", "waiting", "node-hours"):
-        assert words in done.stdout, words
+    for arguments in (
+        "116,537,856 parameters",
+        "memory of one rank",
+        "peak:",
+        "h100, assumed",
+        "waiting",
+        "node-hours",
+    ):
+        assert arguments in done.stdout, arguments
 
 
 def test_a_plan_as_json(gpt1: Gpt1) -> None:
@@ -72,9 +79,9 @@ def test_a_search_explains_itself_and_writes_the_layout(gpt1: Gpt1, tmp_path: Pa
     assert "tensor 2: " in done.out
     assert "more per step of reductions between tensor-parallel ranks" in done.out
     assert "ask SLURM for it: slurm.nodes=1 slurm.gpus_per_node=8" in done.out
-    (words,) = [line for line in done.out.splitlines() if line.startswith("use it: ")]
+    (arguments,) = [line for line in done.out.splitlines() if line.startswith("use it: ")]
     again = gpt1(*GPT1, "-c", "best.yaml", "--world", "8", "--json")
-    by_words = gpt1(*GPT1, *words.removeprefix("use it: ").split(), "--world", "8", "--json")
+    by_words = gpt1(*GPT1, *arguments.removeprefix("use it: ").split(), "--world", "8", "--json")
     assert json.loads(again.out)["layout"] == json.loads(by_words.out)["layout"]
 
 
@@ -87,7 +94,7 @@ def test_what_does_not_fit_is_said(gpt1: Gpt1) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "say"),
+    ("arguments", "say"),
     [
         (["--world", "0"], "--world=0: at least 1 rank"),
         (["--memory", "-1"], "--memory=-1.0: a rank needs more"),
@@ -101,8 +108,8 @@ def test_what_does_not_fit_is_said(gpt1: Gpt1) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_one_line(gpt1: Gpt1, words: list[str], say: str) -> None:
-    done = gpt1("plan", *words)
+def test_mistakes_are_one_line(gpt1: Gpt1, arguments: list[str], say: str) -> None:
+    done = gpt1("plan", *arguments)
     lines = [line for line in done.lines if "not there yet" not in line]
     assert (done.code, len(lines)) == (2, 1), done.err
     assert say in lines[0]
@@ -119,13 +126,13 @@ def test_a_plan_is_for_the_machine_that_it_runs_on(gpt1: Gpt1, monkeypatch: pyte
     """And says which in its first line. GPUs are planned for where a key asks for them or this machine is too small."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cores = len(os.sched_getaffinity(0))
-    for words, machine in (
+    for arguments, machine in (
         ((), f"machine: cpu, assumed of {cores} core"),
         (("--world", str(cores + 1), f"train.global_batch={8 * (cores + 1)}"), "machine: h100, "),
         (("slurm.gpus_per_node=8",), "machine: h100, "),
         (("train.device=cuda",), "machine: h100, "),
         (("train.device=cpu", "--world", str(2 * cores), f"train.global_batch={16 * cores}"), "machine: cpu, "),
     ):
-        done = gpt1("plan", *words)
+        done = gpt1("plan", *arguments)
         assert done.code == 0, done.err
-        assert done.out.startswith(machine), (words, done.out)
+        assert done.out.startswith(machine), (arguments, done.out)

@@ -25,17 +25,17 @@ ROOT = Path(__file__).parents[2]
 Runs = Callable[[str], Path]
 
 
-def command(run: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "gpt1_ds", "predict", "--checkpoint", str(run), *words]
+def command(run: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gpt1_ds", "predict", "--checkpoint", str(run), *arguments]
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def predict(run: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+def predict(run: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(run, *words), input=text, env=environment(), capture_output=True, text=True, timeout=120
+        command(run, *arguments), input=text, env=environment(), capture_output=True, text=True, timeout=120
     )
 
 
@@ -86,11 +86,11 @@ def test_dev_is_labelled_as_by_the_run(fine_tuned: Runs, in_folder: Path, capsys
 
 
 def test_one_example_in_words(fine_tuned: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["predict", "--checkpoint", str(fine_tuned("pair"))]
-    assert main([*words, "a list", "is\treturned", "--scores"]) == 0
+    arguments = ["predict", "--checkpoint", str(fine_tuned("pair"))]
+    assert main([*arguments, "a list", "is\treturned", "--scores"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert sum(found["scores"].values()) == pytest.approx(1, abs=1e-5)
-    assert main([*words, "--", "- a", "b"]) == 0
+    assert main([*arguments, "--", "- a", "b"]) == 0
     label, probability = capsys.readouterr().out.rstrip("\n").split("\t")
     assert label in found["scores"]
     assert 1 / 3 <= float(probability) <= 1
@@ -100,9 +100,9 @@ def test_one_example_in_words(fine_tuned: Runs, capsys: pytest.CaptureFixture[st
 
 def test_texts_that_are_cut_are_counted(fine_tuned: Runs, in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They were cut in silence."""
-    words = ["predict", "--checkpoint", str(fine_tuned("single"))]
+    arguments = ["predict", "--checkpoint", str(fine_tuned("single"))]
     Path("lines").write_text("a list\n" + "word " * 500 + "\n" + "two " * 500 + "\n")
-    assert main([*words, "--input", "lines"]) == 0
+    assert main([*arguments, "--input", "lines"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
     assert re.search(r"^2 of 3 examples are longer than \d+ tokens and cut$", err, re.MULTILINE)
@@ -141,8 +141,8 @@ def test_a_bad_line_ends_it_after_those_before(fine_tuned: Runs, tmp_path: Path)
 def test_an_older_file_stays_where_the_first_line_is_refused(fine_tuned: Runs, in_folder: Path) -> None:
     Path("bad.tsv").write_text("no tab\n")
     Path("found.tsv").write_text("of a longer run\n")
-    words = ["predict", "--checkpoint", str(fine_tuned("pair")), "--input", "bad.tsv", "--output", "found.tsv"]
-    assert main(words) == 2
+    arguments = ["predict", "--checkpoint", str(fine_tuned("pair")), "--input", "bad.tsv", "--output", "found.tsv"]
+    assert main(arguments) == 2
     assert Path("found.tsv").read_text() == "of a longer run\n"
 
 
@@ -179,8 +179,8 @@ def test_inspect_says_what_it_was_fine_tuned_on(fine_tuned: Runs, capsys: pytest
 @pytest.mark.slow
 def test_a_closed_pipe_is_left_quietly(fine_tuned: Runs, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("a list of names\n" * 20_000)
-    words = command(fine_tuned("single"), "--input", str(tmp_path / "lines"))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    arguments = command(fine_tuned("single"), "--input", str(tmp_path / "lines"))
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline()
@@ -196,7 +196,7 @@ def test_what_people_get_wrong(
     make_checkpoint(in_folder / "lm", tiny_data.parent / "tokenizer")
     Path("x.txt").write_text("a\n")
     Path("x.csv").write_text("a\n")
-    for words, says in (
+    for arguments, says in (
         ([pair, "a"], "TEXT: 1 field where 2 are expected: text, text2"),
         ([single, "two", "words"], "TEXT: 2 fields where 1 is expected: text (each in quotes)"),
         ([single, ""], "TEXT: text is missing"),
@@ -210,7 +210,7 @@ def test_what_people_get_wrong(
         (["lm", "a"], "was not fine-tuned on a task"),
         (["elsewhere", "a"], "elsewhere: no such folder"),
     ):
-        assert main(["predict", "--checkpoint", *words]) == 2, words
+        assert main(["predict", "--checkpoint", *arguments]) == 2, arguments
         error = capsys.readouterr().err
         assert error.count("\n") == 1, error
         assert says in error
@@ -275,18 +275,18 @@ def test_evaluate_says_a_line_a_split(fine_tuned: Runs, program: Callable[..., s
     run = fine_tuned("single")
     done = program("evaluate", "--checkpoint", str(run), "--nproc", "2", "--out", "e.json", "optimizer.name=adam2018")
     assert done.returncode == 0, done.stderr
-    unread, own, majority, words = done.stderr.splitlines()
+    unread, own, majority, bag = done.stderr.splitlines()
     assert unread == "optimizer.name=adam2018 changes nothing: evaluate does not train"
     assert own.startswith(f"{run}/checkpoints/step-")
     assert ": table dev: accuracy " in own
     assert majority.startswith("control/majority/table dev: accuracy ")
-    assert words.startswith("control/bag of words/table dev: accuracy ")
+    assert bag.startswith("control/bag of words/table dev: accuracy ")
 
 
 def test_evaluate_on_another_task_is_refused(
     fine_tuned: Runs, in_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["evaluate", "--checkpoint", str(fine_tuned("single")), "--nproc", "1", "task.columns.text2=b"]
+    arguments = ["evaluate", "--checkpoint", str(fine_tuned("single")), "--nproc", "1", "task.columns.text2=b"]
     files = f"task.path={fine_tuned('pair').parents[1]}"
-    assert main([*words, files]) == 2
+    assert main([*arguments, files]) == 2
     assert "was fine-tuned on table" in capfd.readouterr().err

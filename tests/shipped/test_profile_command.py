@@ -19,8 +19,8 @@ def said_by_rank_0() -> list[str]:
 
 
 def test_lines_page_and_report(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
-    words = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=r", "train.steps=6", "train.profile=2:5"]
-    done = gpt1(*words, "--nproc", "1")
+    arguments = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=r", "train.steps=6", "train.profile=2:5"]
+    done = gpt1(*arguments, "--nproc", "1")
     assert done.code == 0, done.err
     said = said_by_rank_0()
     (first,) = [line for line in said if line.startswith("profile of steps 2 to 4, ")]
@@ -33,7 +33,7 @@ def test_lines_page_and_report(gpt1, tiny_data: Path) -> None:  # type: ignore[n
     assert gpt1("report", "runs/r").code == 0
     assert "<h2>Profile</h2>" in Path("runs/r/report.html").read_text()
     drawn = page.stat().st_mtime_ns
-    again = gpt1(*words, "train.steps=7", "--nproc", "1")
+    again = gpt1(*arguments, "train.steps=7", "--nproc", "1")
     assert again.code == 0, again.err
     said = said_by_rank_0()
     assert "train.profile=2:5: the run continues after step 6; nothing is profiled" in said
@@ -44,8 +44,8 @@ def test_lines_page_and_report(gpt1, tiny_data: Path) -> None:  # type: ignore[n
 def test_of_fine_tuning(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     task = small_tasks.make_task(tmp_path / "task", "single", train=24, dev=6)
     model = ["model.layers=1", "model.width=32", "model.heads=2", "model.context=48", "run.name=r"]
-    words = [*task, *model, *finetuning.TRAINING, f"task.tokenizer={tiny_data.parent / 'tokenizer'}"]
-    done = gpt1("finetune", *words, "train.steps=3", "train.profile=2:99", "--nproc", "1")
+    arguments = [*task, *model, *finetuning.TRAINING, f"task.tokenizer={tiny_data.parent / 'tokenizer'}"]
+    done = gpt1("finetune", *arguments, "train.steps=3", "train.profile=2:99", "--nproc", "1")
     assert done.code == 0, done.err
     assert any(line.startswith("profile of steps 2 to 3, ") for line in said_by_rank_0())
     assert Path("runs/r/profile/summary.html").exists()

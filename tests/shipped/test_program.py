@@ -31,8 +31,8 @@ Process = Callable[..., subprocess.CompletedProcess[str]]
 def run_folder(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 12 steps, trained by the program on two ranks."""
     folder = tmp_path_factory.mktemp("program")
-    words = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=r", "train.steps=12", "--nproc", "2"]
-    assert main([*words, f"run.dir={folder / 'runs'}"]) == 0
+    arguments = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=r", "train.steps=12", "--nproc", "2"]
+    assert main([*arguments, f"run.dir={folder / 'runs'}"]) == 0
     return folder / "runs" / "r"
 
 
@@ -55,8 +55,8 @@ def no_compiler(tmp_path: Path) -> dict[str, str]:
 def test_a_run_says_only_what_a_person_can_use_and_needs_no_compiler(
     extra: list[str], tiny_data: Path, tmp_path: Path, no_compiler: dict[str, str], program: Process
 ) -> None:
-    words = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=quiet", "train.steps=3", "train.log_every=3"]
-    done = program(*words, *extra, **no_compiler)
+    arguments = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=quiet", "train.steps=3", "train.log_every=3"]
+    done = program(*arguments, *extra, **no_compiler)
     lines = done.stderr.splitlines()
     assert done.returncode == 0, done.stderr
     assert not done.stdout
@@ -117,8 +117,8 @@ def test_evaluate_builds_no_text_for_a_checkpoint_without(tiny_data: Path, gpt1:
 def test_sampling_is_repeatable_and_greedy_equals_the_whole_forward_pass(
     run_folder: Path, gpt1: Program, program: Process
 ) -> None:
-    def text(*words: str) -> str:
-        done = gpt1("sample", "--checkpoint", str(run_folder), "--prompt", "The", *words)
+    def text(*arguments: str) -> str:
+        done = gpt1("sample", "--checkpoint", str(run_folder), "--prompt", "The", *arguments)
         assert done.code == 0, done.err
         return done.out
 
@@ -167,8 +167,8 @@ def test_a_damaged_checkpoint_is_set_aside_out_loud(
     raw[len(raw) // 2] ^= 1
     victim.write_bytes(raw)
     assert "sha256 does not match" in gpt1("checkpoint", "verify", "runs/r").err
-    words = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=r", "train.steps=12", "--nproc", "2"]
-    done = gpt1(*words)
+    arguments = ["pretrain", *TINY, f"data.path={tiny_data}", "run.name=r", "train.steps=12", "--nproc", "2"]
+    done = gpt1(*arguments)
     assert done.code == 0, done.err
     said = (tmp_path / "runs" / "r" / "logs" / "rank-0.log").read_text()
     assert "set aside as step-00000012.damaged-" in said
@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_is_set_aside_out_loud(
 
 @pytest.mark.slow
 def test_torchrun_starts_it_too(tiny_data: Path, tmp_path: Path) -> None:
-    words = ["pretrain", *TINY, f"data.path={tiny_data}", "train.steps=4", "parallel.tensor=2"]
+    arguments = ["pretrain", *TINY, f"data.path={tiny_data}", "train.steps=4", "parallel.tensor=2"]
     command = [
         sys.executable,
         "-m",
@@ -190,7 +190,7 @@ def test_torchrun_starts_it_too(tiny_data: Path, tmp_path: Path) -> None:
         "--nproc-per-node=2",
         "-m",
         "gpt1_ds",
-        *words,
+        *arguments,
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
@@ -241,8 +241,8 @@ def test_a_termination_while_it_is_imported(variables: dict[str, str], line: str
 
 
 def test_a_split_that_holds_out_far_less_than_asked_is_said(tiny_data: Path, tmp_path: Path, gpt1: Program) -> None:
-    for name, words in {"a": 4000, "b": 20}.items():
-        (tmp_path / f"{name}.txt").write_text("a list of names is returned " * words)
+    for name, arguments in {"a": 4000, "b": 20}.items():
+        (tmp_path / f"{name}.txt").write_text("a list of names is returned " * arguments)
     files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
     build = ["data", "build", "--tokenizer", str(tiny_data.parent / "tokenizer"), "--workers", "1"]
     done = gpt1(*build, "--input", *files, "--out", "d", "--validation", "0.5")

@@ -89,8 +89,8 @@ def test_tags(folder: Path, gpt1: Gpt1) -> None:
 def test_translation(folder: Path, gpt1: Gpt1) -> None:
     """The export's own settings write what the checkpoint writes."""
     beams = "task.decoding={beams: 3, length_alpha: 0.5, early_end: true}"
-    words = [beams, "task.target_length=12", "task.prefix=translate: "]
-    done = gpt1(*command(f"finetune {WRITES} task.name=table task.kind=generation"), *words, "--nproc", "1")
+    arguments = [beams, "task.target_length=12", "task.prefix=translate: "]
+    done = gpt1(*command(f"finetune {WRITES} task.name=table task.kind=generation"), *arguments, "--nproc", "1")
     assert done.code == 0, done.err
     run = folder / "runs" / "words"
     assert json.loads((run / "predictions" / "table-dev.json").read_text()).keys() == {"0", "1"}
@@ -119,7 +119,7 @@ def test_translation(folder: Path, gpt1: Gpt1) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["task.kind=span", "task.path=data/ask", "task.form=text"], "task.form=text answers a whole text"),
         (["task.kind=span", "task.path=data/ask", "task.metric=entity_f1"], "does not fit a task of kind span"),
@@ -131,8 +131,8 @@ def test_translation(folder: Path, gpt1: Gpt1) -> None:
         (["task.kind=generation", "task.path=data/words", "task.form=head"], "task.form=head writes no text"),
     ],
 )
-def test_what_is_refused(words: list[str], message: str, folder: Path, gpt1: Gpt1) -> None:
-    done = gpt1("finetune", START, "task.name=table", *words, "--dry-run")
+def test_what_is_refused(arguments: list[str], message: str, folder: Path, gpt1: Gpt1) -> None:
+    done = gpt1("finetune", START, "task.name=table", *arguments, "--dry-run")
     assert done.code == 2
     assert message in done.err
     assert "Traceback" not in done.err

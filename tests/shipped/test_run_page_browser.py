@@ -171,8 +171,8 @@ def test_words_of_a_profile_are_as_light_as_its_numbers_on_a_dark_page(browser: 
     write(tmp_path, summary(2))
     colour = "(one) => getComputedStyle(document.querySelector(one)).color"
     colours = f"JSON.stringify(['.numbers td.word', '.numbers td:not(.word)'].map({colour}))"
-    word, number = seen_by(browser, write_profile(tmp_path), colours, "--blink-settings=preferredColorScheme=0")
-    assert word == number
+    argument, number = seen_by(browser, write_profile(tmp_path), colours, "--blink-settings=preferredColorScheme=0")
+    assert argument == number
 
 
 def test_of_nine_runs_no_two_have_the_same_curve(browser: str, run: Path, tmp_path: Path) -> None:  # noqa: F811

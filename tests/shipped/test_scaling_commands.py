@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 STUDY: dict[str, Any] = {
     "name": "small",
     "overrides": {
-        **dict(word.split("=", 1) for word in runs.TINY if not word.startswith(("model.", "checkpoint."))),
+        **dict(argument.split("=", 1) for argument in runs.TINY if not argument.startswith(("model.", "checkpoint."))),
         **{"model.context": 32, "train.micro_batch": 8, "tracking.wandb": "offline"},
     },
     "width_per_layer": 16,
@@ -72,8 +72,8 @@ def test_a_branch_is_the_run_that_it_stands_for(finished: tuple[str, Path], tiny
     _, folder = finished
     cell = next(row for row in read_results(folder) if float(row["own_share"]) < 1)
     config = folder / cell["cell"] / "config.yaml"
-    words = [f"run.dir={tmp_path}", "run.name=alone", "checkpoint.resume=auto"]
-    assert main(["pretrain", "-c", str(config), "--nproc", "1", *words, "tracking.wandb=off"]) == 0
+    arguments = [f"run.dir={tmp_path}", "run.name=alone", "checkpoint.resume=auto"]
+    assert main(["pretrain", "-c", str(config), "--nproc", "1", *arguments, "tracking.wandb=off"]) == 0
     lines = [json.loads(line) for line in (tmp_path / "alone" / "metrics.jsonl").read_text().splitlines()]
     assert float(cell["loss"]) == [line["loss"] for line in lines if line["kind"] == "eval"][-1]
 
@@ -152,10 +152,10 @@ def test_the_job_after_the_arrays_collects_and_fits(
     file, copy = write(tmp_path, tiny_data), tmp_path / "runs" / "small"
     assert main(["scaling", "submit", file, "--dry-run", "tracking.tags=[x]"]) == 0
     *_, command = capsys.readouterr().out.splitlines()
-    words = shlex.split(command.partition("command.sbatch ")[2])
-    assert words == ["scaling", "collect", file, "--missing", "--fit", "tracking.tags=[x]"]
+    arguments = shlex.split(command.partition("command.sbatch ")[2])
+    assert arguments == ["scaling", "collect", file, "--missing", "--fit", "tracking.tags=[x]"]
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("results.csv", "fit.json", "report.html"))
-    assert main([*words, "tracking.wandb=off"]) == 0
+    assert main([*arguments, "tracking.wandb=off"]) == 0
     assert "7 cells, 7 done" in capsys.readouterr().out
     assert json.loads((copy / "fit.json").read_text())["points"] == 6
     assert "alpha" in (copy / "report.html").read_text()
@@ -188,9 +188,9 @@ def test_scores_of_tasks_stand_beside_their_compute(
     tasks = tmp_path / "runs" / "small" / "l2w32-1K-seed1" / "tasks" / "sst2"
     tasks.mkdir(parents=True)
     entry = {"task": "sst2", "split": "dev", "step": 3, "metrics": {"accuracy": 0.75}}
-    words = {**entry, "task": "control/bag of words/sst2", "step": 0, "metrics": {"accuracy": 0.7}}
-    majority = {**words, "task": "control/majority/sst2", "metrics": {"accuracy": 0.5}}
-    (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}, words, majority]))
+    arguments = {**entry, "task": "control/bag of words/sst2", "step": 0, "metrics": {"accuracy": 0.7}}
+    majority = {**arguments, "task": "control/majority/sst2", "metrics": {"accuracy": 0.5}}
+    (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}, arguments, majority]))
     assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
     with open(tmp_path / "runs" / "small" / "downstream.csv", newline="") as file:
         (row,) = csv.DictReader(file)
@@ -199,7 +199,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
 
 
 @pytest.mark.parametrize(
-    ("changed", "words", "said"),
+    ("changed", "arguments", "said"),
     [
         ({}, ["status", "nowhere"], "nowhere: no such file"),
         ({}, ["collect", "FILE"], "no such study has run; start it with"),
@@ -217,12 +217,12 @@ def test_mistakes_are_one_line(
     tiny_data: Path,
     capsys: pytest.CaptureFixture[str],
     changed: dict[str, Any],
-    words: list[str],
+    arguments: list[str],
     said: str,
 ) -> None:
     changed = {**changed, "held_out": []} if changed else changed
     file = write(tmp_path, tiny_data, **changed)
-    assert main(["scaling", *(file if word == "FILE" else word for word in words)]) == 2
+    assert main(["scaling", *(file if argument == "FILE" else argument for argument in arguments)]) == 2
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1

@@ -23,9 +23,9 @@ Gpt1 = Callable[..., Result]
 @pytest.fixture(scope="module")
 def small(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "train.steps=2"]
-    assert runs.pretrain(words, 1) == 0
-    return runs.folder(words).path
+    arguments = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "train.steps=2"]
+    assert runs.pretrain(arguments, 1) == 0
+    return runs.folder(arguments).path
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, gpt1: Gpt1) -> 
 
 
 def test_what_is_wrong_is_one_line(folder: Path, gpt1: Gpt1) -> None:
-    for words, says in (
+    for arguments, says in (
         (["nowhere"], "nowhere: no such file"),
         (["table.yaml", "--jobs", "0"], "--jobs=0: at least 1 cell runs at a time"),
         (["table.yaml", "--rehearse", "1"], "--rehearse=1: a rehearsal is a part of the study; write 2 or more"),
@@ -220,7 +220,7 @@ def test_what_is_wrong_is_one_line(folder: Path, gpt1: Gpt1) -> None:
         (["table.yaml", "task.path=away"], "away: no such folder"),
         (["table.yaml", "checkpoint.init_from=away"], "away: no such folder; name a run folder"),
     ):
-        told = gpt1("finetune", "study", *words)
+        told = gpt1("finetune", "study", *arguments)
         assert told.code == 2
         assert len(told.lines) == 1, told.err
         assert says in told.err

@@ -16,8 +16,8 @@ from tools.runs import TINY
 STEPS = 60
 
 
-def pretrain(data: Path, *words: str) -> list[str]:
-    return ["-m", "gpt1_ds", "pretrain", *TINY, f"data.path={data}", "checkpoint.every=0", *words]
+def pretrain(data: Path, *arguments: str) -> list[str]:
+    return ["-m", "gpt1_ds", "pretrain", *TINY, f"data.path={data}", "checkpoint.every=0", *arguments]
 
 
 def assert_only_the_last_line_is_a_bar(terminal: Terminal) -> None:
@@ -38,8 +38,8 @@ def assert_left_clean(terminal: Terminal) -> None:
 
 @pytest.mark.slow
 def test_a_run_with_evaluation(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"train.steps={STEPS}", "train.log_every=20", "train.eval_every=15", "train.eval_batches=0"]
-    with program(pretrain(tiny_data, *words), tmp_path) as terminal:
+    arguments = [f"train.steps={STEPS}", "train.log_every=20", "train.eval_every=15", "train.eval_batches=0"]
+    with program(pretrain(tiny_data, *arguments), tmp_path) as terminal:
         terminal.watch()
         assert terminal.process.wait() == 0
     assert_only_the_last_line_is_a_bar(terminal)
@@ -57,8 +57,8 @@ def test_a_run_with_evaluation(tiny_data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_are_interrupted_by_ctrl_c(tiny_data: Path, tmp_path: Path) -> None:
-    words = ["train.steps=100000", "train.log_every=100", "train.eval_every=50", "--nproc", "2"]
-    with program(pretrain(tiny_data, *words), tmp_path) as terminal:
+    arguments = ["train.steps=100000", "train.log_every=100", "train.eval_every=50", "--nproc", "2"]
+    with program(pretrain(tiny_data, *arguments), tmp_path) as terminal:
         terminal.watch(lambda: "step 200/100000" in "".join(terminal.lines))
         os.write(terminal.descriptor, b"\x03")
         terminal.watch()
@@ -72,14 +72,14 @@ def test_two_ranks_are_interrupted_by_ctrl_c(tiny_data: Path, tmp_path: Path) ->
     assert asked < stopped, terminal.lines
     said = "".join("".join(terminal.lines[asked:]).split())  # lines are wider than the screen
     assert "arewritten);Ctrl-Cagainendsitwithoutsaving" in said
-    assert said.endswith("".join(["tocontinue:", sys.executable, *pretrain(tiny_data, *words)])), terminal.lines
+    assert said.endswith("".join(["tocontinue:", sys.executable, *pretrain(tiny_data, *arguments)])), terminal.lines
 
 
 def test_the_bar_moves_without_logged_steps_and_a_killed_rank_leaves_nothing_of_it(
     tiny_data: Path, tmp_path: Path
 ) -> None:
-    words = ["train.steps=100000", "train.log_every=100000", "--nproc", "2"]
-    with program(pretrain(tiny_data, *words), tmp_path) as terminal:
+    arguments = ["train.steps=100000", "train.log_every=100000", "--nproc", "2"]
+    with program(pretrain(tiny_data, *arguments), tmp_path) as terminal:
         terminal.watch(lambda: len({bar.split("/")[0] for bar in bars(terminal)}) >= 5)
         rank = watchdog.read(tmp_path / "runs" / "run" / "beats", 0)
         assert rank is not None

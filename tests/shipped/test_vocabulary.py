@@ -17,8 +17,8 @@ from tools.runs import TINY
 @pytest.mark.slow
 def test_every_command_takes_the_checkpoint_s_vocabulary(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
     """A tokenizer of 500 pieces under 640 rows: training, evaluation, text, export and fine-tuning."""
-    words = [*TINY, f"data.path={tiny_data}", "train.eval_batches=0"]
-    assert gpt1("pretrain", *words, "model.vocab_size=640", "train.steps=1", "--nproc", "1").code == 0
+    arguments = [*TINY, f"data.path={tiny_data}", "train.eval_batches=0"]
+    assert gpt1("pretrain", *arguments, "model.vocab_size=640", "train.steps=1", "--nproc", "1").code == 0
     trained = [line for line in read_jsonl(Path("runs/run/metrics.jsonl")) if line["kind"] == "eval"][-1]
     done = gpt1("evaluate", "runs/run", "--nproc", "1")
     assert done.code == 0, done.err

@@ -94,8 +94,8 @@ def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     python = tmp_path / "env" / "bin" / "python"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
-    def run(*words: str) -> str:
-        command = [str(python), "-P", "-m", "gpt1_ds", *words]
+    def run(*arguments: str) -> str:
+        command = [str(python), "-P", "-m", "gpt1_ds", *arguments]
         done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr

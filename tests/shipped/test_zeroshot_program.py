@@ -32,8 +32,8 @@ Gpt1 = Callable[..., tuple[int, list[str]]]
 def finished(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files of two tasks and a run of 12 steps, saved at 5, 10 and 12."""
     folder = tmp_path_factory.mktemp("zeroshot")
-    words = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=12"]
-    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
+    arguments = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=12"]
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(arguments),), 1) == 0
     rows = "".join(f"x\t{n % 2}\t\t{'the text is good' if n % 2 else 'text the the is'} {n}\n" for n in range(30))
     for name in ("train.tsv", "dev.tsv"):
         (folder / name).write_text(rows)
@@ -52,10 +52,10 @@ def folder(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def gpt1(folder: Path, capfd: pytest.CaptureFixture[str]) -> Gpt1:
     """`evaluate` in this process, ranks from the warm fork server; its exit code and this process's lines."""
 
-    def run(*words: str, probes: str = "[{name: cola, path: .}, {name: pdp, path: .}]") -> tuple[int, list[str]]:
+    def run(*arguments: str, probes: str = "[{name: cola, path: .}, {name: pdp, path: .}]") -> tuple[int, list[str]]:
         capfd.readouterr()
         try:
-            code = main(["evaluate", "--nproc", "1", *words, f"probes={probes}"])
+            code = main(["evaluate", "--nproc", "1", *arguments, f"probes={probes}"])
         except SystemExit as stop:
             code = int(stop.code or 0)
         captured = capfd.readouterr()
@@ -116,8 +116,8 @@ def test_a_masked_model_and_minimal_pairs(gpt1: Gpt1, folder: Path, sentence_dat
     (folder / "pairs.jsonl").write_text("\n".join(lines))
     probes = "[{name: cola, path: .}, {name: pdp, path: .}, {name: blimp, path: pairs.jsonl}]"
     for ranks in ("1", "2"):
-        words = ("--checkpoint", "bert", "--out", f"{ranks}.json", "--nproc", ranks, "data.path=gone")
-        assert gpt1(*words, probes=probes)[0] == 0
+        arguments = ("--checkpoint", "bert", "--out", f"{ranks}.json", "--nproc", ranks, "data.path=gone")
+        assert gpt1(*arguments, probes=probes)[0] == 0
     one, two = results(Path("1.json")), results(Path("2.json"))
     assert set(one) == {(f"zero-shot/{name}", 0) for name in ("cola", "pdp", "blimp")}
     for key, metrics in one.items():
@@ -139,8 +139,8 @@ def test_models_that_see_their_source(name: str, gpt1: Gpt1, folder: Path, span_
     books = "{name: next_sentence, path: book.txt, limit: 20}"
     probes = f"[{{name: cola, path: .}}, {{name: pdp, path: .}}, {template}, {titled}, {books}]"
     for ranks in ("1", "2"):
-        words = ("--checkpoint", "t5", "--out", f"{ranks}.json", "--nproc", ranks, "data.path=gone")
-        assert gpt1(*words, probes=probes)[0] == 0
+        arguments = ("--checkpoint", "t5", "--out", f"{ranks}.json", "--nproc", ranks, "data.path=gone")
+        assert gpt1(*arguments, probes=probes)[0] == 0
     one, two = results(Path("1.json")), results(Path("2.json"))
     assert set(one) == {(f"zero-shot/{name}", 0) for name in ("cola", "pdp", "cola-template", "other", "next_sentence")}
     for key, metrics in one.items():
@@ -196,7 +196,7 @@ def test_probes_need_no_training_data(gpt1: Gpt1) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "probes", "says"),
+    ("arguments", "probes", "says"),
     [
         (["--checkpoint", "r"], "[{name: cola, path: gone}]", "gone: no such folder; give the one that"),
         (["--checkpoint", "r"], "[{name: copa, path: .}]", ".: holds none of val.jsonl; or dev.jsonl; or train.jsonl"),
@@ -211,8 +211,8 @@ def test_probes_need_no_training_data(gpt1: Gpt1) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )  # fmt: skip
-def test_mistakes(gpt1: Gpt1, words: list[str], probes: str, says: str) -> None:
-    code, lines = gpt1(*words, probes=probes)
+def test_mistakes(gpt1: Gpt1, arguments: list[str], probes: str, says: str) -> None:
+    code, lines = gpt1(*arguments, probes=probes)
     assert code == 2
     assert len(lines) == 1, lines
     assert says in lines[0]

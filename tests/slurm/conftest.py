@@ -60,6 +60,6 @@ def cluster(sandbox: Path, tmp_path: Path, tiny_data: Path) -> Iterator[Cluster]
 def uninterrupted(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses by step of the same run in one go, on two local ranks."""
     folder = tmp_path_factory.mktemp("local")
-    words = [*NODES, f"data.path={tiny_data}", f"train.steps={STEPS}", f"run.dir={folder}"]
-    assert runs.pretrain(words, 2) == 0
-    return runs.losses(runs.folder(words))
+    arguments = [*NODES, f"data.path={tiny_data}", f"train.steps={STEPS}", f"run.dir={folder}"]
+    assert runs.pretrain(arguments, 2) == 0
+    return runs.losses(runs.folder(arguments))

@@ -17,8 +17,8 @@ TASK = [
 ]
 
 
-def submitted(cluster: Cluster, *words: str) -> str:
-    answer = cluster.program("slurm", "submit", "--parsable", *words)
+def submitted(cluster: Cluster, *arguments: str) -> str:
+    answer = cluster.program("slurm", "submit", "--parsable", *arguments)
     assert answer.code == 0, answer.err
     return answer.out.strip()
 
@@ -35,7 +35,7 @@ def test_a_chain_that_is_submitted_at_once(cluster: Cluster) -> None:
     data = submitted(
         cluster, "data", "build", "--input", str(text), "--tokenizer", str(tokenizer), "--out", "made", *ONE
     )
-    cell = [word for word in cluster.words("base", *BARE) if not word.startswith("data.path=")]
+    cell = [argument for argument in cluster.arguments("base", *BARE) if not argument.startswith("data.path=")]
     base = submitted(cluster, "pretrain", *cell, "data.path=made", "--after", data)
     task = submitted(cluster, "finetune", *TASK, *ONE, "checkpoint.init_from=runs/base", "--after", "runs/base")
     last = submitted(cluster, "evaluate", "runs/task", *ONE, f"slurm.after=[{task}]")
@@ -55,7 +55,7 @@ def test_a_chain_that_is_submitted_at_once(cluster: Cluster) -> None:
 
 
 def test_a_chain_that_breaks_says_what_will_not_run(cluster: Cluster) -> None:
-    first = submitted(cluster, "pretrain", *cluster.words("broken", *BARE), "data.path=nowhere")
+    first = submitted(cluster, "pretrain", *cluster.arguments("broken", *BARE), "data.path=nowhere")
     second = submitted(cluster, "evaluate", "runs/broken", *ONE, "--after", first)
     third = submitted(cluster, "evaluate", "runs/broken", *ONE, "--after", second)
     cluster.wait(lambda: not cluster.call("squeue", "--noheader"))
@@ -75,8 +75,8 @@ def test_a_study_trains_its_models_then_its_cells_then_writes_its_page(cluster: 
     rows = "".join(f"{number},{'even' if number % 2 == 0 else 'odd'}\n" for number in range(16))
     for name in ("train", "dev"):
         (cluster.place / "task" / f"{name}.csv").write_text(f"text,label\n{rows}")
-    table = dict(word.split("=") for word in TASK if word.startswith(("task.", "train.")))
-    model = {**dict(word.split("=") for word in runs.TINY), "data.path": str(cluster.data), "train.steps": 3}
+    table = dict(argument.split("=") for argument in TASK if argument.startswith(("task.", "train.")))
+    model = {**dict(argument.split("=") for argument in runs.TINY), "data.path": str(cluster.data), "train.steps": 3}
     study = {
         "seeds": [1],
         "pretrain": [{"preset": "pretrain/tiny_cpu", "name": "small", **model, "checkpoint.every": 0}],

@@ -44,8 +44,8 @@ def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, unint
 def test_killed_ranks_begin_again_in_their_job(cluster: Cluster, tmp_path: Path) -> None:
     """Twice; the third time the next job does it."""
     long = ["model.width=128", "model.layers=4", "model.context=128", "train.steps=60", "checkpoint.every=10"]
-    alone = cluster.words("alone", *long, f"run.dir={tmp_path}")
-    assert runs.pretrain([word for word in alone if not word.startswith("slurm.")], 2) == 0
+    alone = cluster.arguments("alone", *long, f"run.dir={tmp_path}")
+    assert runs.pretrain([argument for argument in alone if not argument.startswith("slurm.")], 2) == 0
     run_dir, job = cluster.submit("again", *long, "slurm.restarts=2")
     for number, rank in enumerate((1, 0, 1), 1):
         cluster.wait(lambda n=number: len(runs.events(run_dir, "started")) == n)  # type: ignore[misc]
@@ -78,8 +78,8 @@ def test_lost_node(cluster: Cluster, sandbox: Path, uninterrupted: dict[int, flo
 def test_wrong_words_are_not_tried_again(cluster: Cluster) -> None:
     """Given to sbatch by hand, because `submit` would not let them pass."""
     script = str(ROOT / "launch" / "pretrain.sbatch")
-    words = cluster.words("wrong", "model.layerz=3")
-    job = cluster.call("sbatch", "--parsable", "--output=wrong-%j.out", script, *words)
+    arguments = cluster.arguments("wrong", "model.layerz=3")
+    job = cluster.call("sbatch", "--parsable", "--output=wrong-%j.out", script, *arguments)
     cluster.wait(lambda: cluster.state(job)["JobState"] in ("FAILED", "COMPLETED"))
     assert cluster.state(job)["ExitCode"] == "2:0"
     assert "Did you mean: 'layers'" in cluster.said()
@@ -88,7 +88,7 @@ def test_wrong_words_are_not_tried_again(cluster: Cluster) -> None:
 
 def test_script_works_by_itself(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     script = str(ROOT / "launch" / "pretrain.sbatch")
-    cluster.call("sbatch", "--nodes=2", "--cpus-per-task=1", script, *cluster.words("alone"))
+    cluster.call("sbatch", "--nodes=2", "--cpus-per-task=1", script, *cluster.arguments("alone"))
     cluster.wait_for_end("pretrain")
     assert runs.losses(cluster.run_dir("alone")) == uninterrupted, cluster.said()
 
@@ -96,10 +96,10 @@ def test_script_works_by_itself(cluster: Cluster, uninterrupted: dict[int, float
 def test_array_of_runs(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     """Two jobs that share their hosts: the one that is asked to hand over is requeued, and its sibling is not."""
     manifest = cluster.place / "runs.jsonl"
-    manifest.write_text("".join(json.dumps(["pretrain", *cluster.words(name)]) + "\n" for name in ("one", "two")))
+    manifest.write_text("".join(json.dumps(["pretrain", *cluster.arguments(name)]) + "\n" for name in ("one", "two")))
     script = str(ROOT / "launch" / "array.sbatch")
-    words = ["sbatch", "--parsable", "--array=0-1", "--nodes=2", "--cpus-per-task=1", script, str(manifest)]
-    job = cluster.call(*words)
+    arguments = ["sbatch", "--parsable", "--array=0-1", "--nodes=2", "--cpus-per-task=1", script, str(manifest)]
+    job = cluster.call(*arguments)
     cluster.wait_for_step(cluster.run_dir("two"), 3)
     began, hosts = cluster.state(f"{job}_1")["StartTime"], cluster.state(f"{job}_1")["NodeList"]
     cluster.call("scancel", "--batch", "--signal=USR1", f"{job}_1")

@@ -15,7 +15,7 @@ STEPS = 30
 SHORT = ["guard.step_timeout=12", "guard.save_timeout=20", "guard.init_timeout=60", "guard.lock_timeout=20"]
 
 
-def words(data: Path, folder: Path, *more: str) -> list[str]:
+def arguments(data: Path, folder: Path, *more: str) -> list[str]:
     batch = ["train.global_batch=8", "train.micro_batch=2", f"train.steps={STEPS}"]
     return [*runs.TINY, *batch, f"data.path={data}", f"run.dir={folder}", *more]
 
@@ -29,16 +29,16 @@ def wait_for_end(processes: list[subprocess.Popen[str]], seconds: float) -> list
 def test_two_hosts_train_as_one(tiny_data: Path, tmp_path: Path) -> None:
     """Two ranks on each; the test below has one on each."""
     with hosts(2) as network:
-        there = words(tiny_data, tmp_path / "hosts", "parallel.tensor=2")
+        there = arguments(tiny_data, tmp_path / "hosts", "parallel.tensor=2")
         said = wait_for_end(network.start(2, ["pretrain", *there], tmp_path), 240)
-    here = words(tiny_data, tmp_path / "here", "parallel.tensor=2")
+    here = arguments(tiny_data, tmp_path / "here", "parallel.tensor=2")
     assert runs.pretrain(here, 4) == 0
     assert runs.losses(runs.folder(there)) == runs.losses(runs.folder(here)), said
 
 
 def test_a_host_that_is_cut_off_ends_the_run_and_it_continues_later(tiny_data: Path, tmp_path: Path) -> None:
     more = ["schedule.kind=constant", "schedule.warmup_steps=0", *SHORT]  # the rates of a run of any length
-    told = words(tiny_data, tmp_path / "hosts", "train.steps=2000", *more)
+    told = arguments(tiny_data, tmp_path / "hosts", "train.steps=2000", *more)
     run_dir: RunDir = runs.folder(told)
     with hosts(2) as network:
         processes = network.start(1, ["pretrain", *told], tmp_path)
@@ -56,7 +56,7 @@ def test_a_host_that_is_cut_off_ends_the_run_and_it_continues_later(tiny_data: P
     cut = runs.last_step(run_dir)
     with hosts(2) as network:
         said = wait_for_end(network.start(1, ["pretrain", *told, f"train.steps={cut + 5}"], tmp_path), 240)
-    here = words(tiny_data, tmp_path / "here", f"train.steps={cut + 5}", *more)
+    here = arguments(tiny_data, tmp_path / "here", f"train.steps={cut + 5}", *more)
     assert runs.pretrain(here, 2) == 0
     assert runs.losses(run_dir) == runs.losses(runs.folder(here)), said
     assert runs.last_step(run_dir) == cut + 5

@@ -11,18 +11,24 @@ import pytest
 import yaml
 
 from tests.helpers.hosts import PORT, ROOT, Hosts, hosts
-from tests.slurm.test_hosts import wait_for_end, words
+from tests.slurm.test_hosts import arguments, wait_for_end
 from tools import runs
 
 GUIDE = ROOT / "gpt1_ds" / "guides" / "scaling-out.md"
 
 
 def by_hand(network: Hosts, host: int, told: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The guide's line of this host, with this network's address and the words of a small run."""
+    """The guide's line of this host, with this network's address and the arguments of a small run."""
     (line,) = re.findall(rf"^torchrun .*--node-rank {host} .*$", GUIDE.read_text(), flags=re.MULTILINE)
     values = {"HOST0": network.address(0), "29500": PORT, "8": "1"}
     command = line.partition(" pretrain ")[0].split()
-    return [sys.executable, "-m", "torch.distributed.run", *(values.get(word, word) for word in command[1:]), *told], {}
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *(values.get(argument, argument) for argument in command[1:]),
+        *told,
+    ], {}
 
 
 def in_a_pod(network: Hosts, host: int, told: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -45,10 +51,10 @@ def in_a_pod(network: Hosts, host: int, told: list[str]) -> tuple[list[str], dic
 def test_losses_are_those_of_one_host(
     way: Callable[..., tuple[list[str], dict[str, str]]], tiny_data: Path, tmp_path: Path
 ) -> None:
-    there = words(tiny_data, tmp_path / "hosts", "train.steps=6")
+    there = arguments(tiny_data, tmp_path / "hosts", "train.steps=6")
     with hosts(2) as network:
         said = wait_for_end(network.start_each(lambda host: way(network, host, ["pretrain", *there]), tmp_path), 120)
-    here = words(tiny_data, tmp_path / "here", "train.steps=6")
+    here = arguments(tiny_data, tmp_path / "here", "train.steps=6")
     assert runs.pretrain(here, 2) == 0
     assert len(runs.losses(runs.folder(here))) == 6
     assert runs.losses(runs.folder(there)) == runs.losses(runs.folder(here)), said

@@ -10,9 +10,9 @@ from tools.cluster import NODES, Cluster
 
 def test_limit_saves_and_a_successor_continues(cluster: Cluster) -> None:
     """A run that takes longer than a job may. SLURM warns up to a minute earlier than it is asked to."""
-    words = [*runs.TINY, *NODES, f"data.path={cluster.data}", "train.steps=50000", "checkpoint.every=0"]
+    arguments = [*runs.TINY, *NODES, f"data.path={cluster.data}", "train.steps=50000", "checkpoint.every=0"]
     short = ["slurm.time=0:01:00", "slurm.warning=30", "slurm.poor_tries=0"]  # a slow machine mostly loads libraries
-    run_dir, job = cluster.submit("limited", *BARE, *words, *short)
+    run_dir, job = cluster.submit("limited", *BARE, *arguments, *short)
     cluster.wait(lambda: outcomes(run_dir) == [75])
     handed_over = runs.last_step(run_dir)
     cluster.wait_for_step(run_dir, handed_over + 5)
@@ -24,7 +24,7 @@ def test_limit_saves_and_a_successor_continues(cluster: Cluster) -> None:
     stops = [event["step"] for event in runs.events(run_dir, "stopped")]
     assert stops == sorted(set(stops)), "each job moved on"
     assert len(stops) == len(handovers) + 1
-    local = runs.Background([*words, f"run.dir={cluster.place / 'local'}"], 2)
+    local = runs.Background([*arguments, f"run.dir={cluster.place / 'local'}"], 2)
     local.wait_for(lambda: runs.last_step(local.run_dir) >= handed_over + 5, 240)
     local.run_dir.stop.touch()
     local.join()
@@ -57,7 +57,7 @@ def test_asked_to_hand_over(cluster: Cluster, uninterrupted: dict[int, float]) -
 def test_jobs_of_a_run_keep_their_words_and_their_turn(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     """The second is told of fewer steps while the first one waits; both do as they were told, one after the other."""
     run_dir, job = cluster.submit("twice", *BARE, "slurm.options=[--begin=now+5]")
-    answer = cluster.program("slurm", "submit", "pretrain", *cluster.words("twice", "slurm.partition=nowhere"))
+    answer = cluster.program("slurm", "submit", "pretrain", *cluster.arguments("twice", "slurm.partition=nowhere"))
     assert answer.code == 2
     _, second = cluster.submit("twice", *BARE, "tracking.tags=[second]")
     assert_done(cluster, run_dir, uninterrupted)

@@ -20,10 +20,15 @@ WILD, TRUNK, HELD_UP = "l1w32-64K-lr1000-seed1", "l2w32-64K-seed1", "l3w32-64K-s
 
 @pytest.fixture
 def study(cluster: Cluster) -> Path:
-    words = [*(word for word in runs.TINY if not word.startswith(("model.", "checkpoint."))), "model.context=32"]
+    arguments = [
+        *(argument for argument in runs.TINY if not argument.startswith(("model.", "checkpoint."))),
+        "model.context=32",
+    ]
     text = {
         "name": "array",
-        "overrides": dict(word.split("=", 1) for word in [*words, f"data.path={cluster.data}", "slurm.time=0:20:00"]),
+        "overrides": dict(
+            argument.split("=", 1) for argument in [*arguments, f"data.path={cluster.data}", "slurm.time=0:20:00"]
+        ),
         "head_width": 16,
         "schedule": "wsd",
         "jobs": 2,
@@ -57,11 +62,11 @@ def processes_naming(cell: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        named = any(word.endswith(f"/{cell}.yaml".encode()) for word in words)
-        if named and b"slurm" not in words and b"torch.distributed.run" not in words:
+        named = any(argument.endswith(f"/{cell}.yaml".encode()) for argument in arguments)
+        if named and b"slurm" not in arguments and b"torch.distributed.run" not in arguments:
             found.append(int(folder.name))
     return found
 

@@ -37,7 +37,9 @@ def kill_node(cluster: Cluster, node: str, rank: int, run_dir: RunDir) -> None:
 def test_a_spare_takes_the_place_of_a_lost_node(three_nodes: Cluster, tmp_path: Path) -> None:
     """In the same job, and the weights are those of a run that nobody disturbed."""
     cluster = three_nodes
-    alone = [word for word in cluster.words("alone", f"run.dir={tmp_path}") if not word.startswith("slurm.")]
+    alone = [
+        argument for argument in cluster.arguments("alone", f"run.dir={tmp_path}") if not argument.startswith("slurm.")
+    ]
     assert runs.pretrain(alone, 2) == 0
     run_dir, job = cluster.submit("spare", "slurm.spare_nodes=1")
     cluster.wait_for_step(run_dir, 8)

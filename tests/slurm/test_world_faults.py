@@ -91,7 +91,7 @@ def test_a_script_given_by_hand_is_requeued(cluster: Cluster, tiny_data: Path) -
     """SLURM alone knows its options, so it is told to begin the same job later and elsewhere."""
     damage(cluster, tiny_data)
     script = str(ROOT / "launch" / "pretrain.sbatch")
-    job = cluster.call("sbatch", "--parsable", "--output=hand-%j.out", script, *cluster.words("hand"))
+    job = cluster.call("sbatch", "--parsable", "--output=hand-%j.out", script, *cluster.arguments("hand"))
     cluster.wait(lambda: cluster.state(job)["Restarts"] == "1" and cluster.state(job)["JobState"] == "PENDING")
     cluster.wait(lambda: cluster.state(job)["ExcNodeList"] == "node1")
     begin = datetime.fromisoformat(cluster.state(job)["StartTime"])

@@ -24,15 +24,17 @@ TRIALS = 3  # rounds in which the settings are tried out
 
 
 def measure(options: Options) -> Row:
-    words = [*TINY, "train.global_batch=4", "train.micro_batch=2"] if options.quick else [*BATCH, VOCABULARY]
-    words += [f"model.{kind}_dropout=0.1" for kind in ("residual", "embedding", "attention")]
-    config = load(["pretrain/books_cpu"], [*words, "train.compile=off"])
+    arguments = [*TINY, "train.global_batch=4", "train.micro_batch=2"] if options.quick else [*BATCH, VOCABULARY]
+    arguments += [f"model.{kind}_dropout=0.1" for kind in ("residual", "embedding", "attention")]
+    config = load(["pretrain/books_cpu"], [*arguments, "train.compile=off"])
     text, compiled, device = Text(config), can_compile(options), options.device
     tokens, repeats = tokens_per_step(config), 1 if options.quick else 4
     eager = Ours(config, text, device)
     ours = {"ours": eager.step}
     if compiled:
-        ours["ours" + COMPILED] = Ours(load(["pretrain/books_cpu"], [*words, "train.compile=on"]), text, device).step
+        ours["ours" + COMPILED] = Ours(
+            load(["pretrain/books_cpu"], [*arguments, "train.compile=on"]), text, device
+        ).step
     checks: dict[str, Any] = {
         kind: compare(eager, Plain(config, kind).to(device), autocast=True) for kind in ("sdpa", "softmax")
     }

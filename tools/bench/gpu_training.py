@@ -53,16 +53,16 @@ def measure(options: Options) -> Row:
 
 @dataclass
 class Contender:
-    """Each call measures it in a new process: tokens per second. `words` are keys of the configuration."""
+    """Each call measures it in a new process: tokens per second. `overrides` are keys of the configuration."""
 
     options: Options
     name: str
     compiles: bool
-    words: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     peak: float = 0.0  # GiB of a GPU's memory so far
 
     def __call__(self) -> float:
-        found = apart("contender", self.options, self.name, self.compiles, self.words)
+        found = apart("contender", self.options, self.name, self.compiles, self.overrides)
         self.peak = max(self.peak, found["GiB"])
         return float(found["tokens/s"])
 
@@ -119,13 +119,13 @@ def _checks(options: Options, compiles: bool) -> dict[str, Any]:
     return found
 
 
-def _contender(options: Options, name: str, compiles: bool, words: tuple[str, ...]) -> dict[str, float]:
+def _contender(options: Options, name: str, compiles: bool, overrides: tuple[str, ...]) -> dict[str, float]:
     """Its tokens per second, and the memory that it took of a GPU."""
     import torch
 
     from tools.bench.ours import tokens_per_step
 
-    config = _config(options, KINDS.get(name, "exact"), compiles, *words)
+    config = _config(options, KINDS.get(name, "exact"), compiles, *overrides)
     step, repeats = _step(options, name, config), 1 if options.quick else STEPS
     for _ in range(1 if options.quick else WARM_UP):
         step()
@@ -153,11 +153,11 @@ def _step(options: Options, name: str, config: Any) -> Callable[[], Any]:
     return partial(loop.step, form, autocast=not masters)
 
 
-def _config(options: Options, kind: str, compiles: bool, *words: str) -> Any:
-    return ours_config(options, ROWS[options.quick], kind, compiles, *words)
+def _config(options: Options, kind: str, compiles: bool, *overrides: str) -> Any:
+    return ours_config(options, ROWS[options.quick], kind, compiles, *overrides)
 
 
-def ours_config(options: Options, rows: int, kind: str, compiled: bool, *words: str) -> Any:
+def ours_config(options: Options, rows: int, kind: str, compiled: bool, *overrides: str) -> Any:
     from tools.bench.ours import gpt1
 
-    return gpt1(options, rows, f"model.attention={kind}", f"train.compile={'on' if compiled else 'off'}", *words)
+    return gpt1(options, rows, f"model.attention={kind}", f"train.compile={'on' if compiled else 'off'}", *overrides)

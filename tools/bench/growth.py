@@ -45,7 +45,7 @@ class Point:
         return f"{self.depth} x {self.width}, context {self.context}"
 
     @property
-    def words(self) -> list[str]:
+    def overrides(self) -> list[str]:
         rows = self.tokens // self.context
         sizes = {"layers": self.depth, "width": self.width, "heads": max(1, self.width // 64), "context": self.context}
         batch = [f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16"]
@@ -54,21 +54,21 @@ class Point:
     @property
     def operations(self) -> int:
         """Returns the FLOPs of a token by PaLM's convention."""
-        return flops_per_token(load([], self.words).model, VOCABULARY)
+        return flops_per_token(load([], self.overrides).model, VOCABULARY)
 
     def planned(self) -> float:
         """MiB."""
-        return memory(load([], self.words), 1, VOCABULARY, "cpu")[0].peak / 2**20
+        return memory(load([], self.overrides), 1, VOCABULARY, "cpu")[0].peak / 2**20
 
 
-def train(words: list[str], steps: int, keep: bool, threads: int) -> dict[str, Any]:
+def train(overrides: list[str], steps: int, keep: bool, threads: int) -> dict[str, Any]:
     """Runs on the rank of a point."""
     import torch
 
     from tools import plan_check
 
     torch.set_num_threads(threads)
-    return plan_check.train(words, steps, keep)
+    return plan_check.train(overrides, steps, keep)
 
 
 def measure(options: Options) -> Row:
@@ -79,7 +79,7 @@ def measure(options: Options) -> Row:
         """Tokens per second."""
 
         def act() -> float:
-            arguments = (point.words, 3 if options.quick else STEPS, True, options.threads)
+            arguments = (point.overrides, 3 if options.quick else STEPS, True, options.threads)
             (found,) = launch.run("tools.bench.growth:train", arguments, 1)
             return point.tokens / statistics.median(found["seconds"][WARM_UP:])
 
@@ -89,7 +89,7 @@ def measure(options: Options) -> Row:
     series = take_turns(turns, options.rounds, warm_up=0)  # every process warms up for itself
     facts = {point.name: {**asdict(point), "operations": point.operations} for point in ones}
     for point in ones[:1] if options.quick else ones:
-        (found,) = launch.run("tools.bench.growth:train", (point.words, 2, False, 1), 1)
+        (found,) = launch.run("tools.bench.growth:train", (point.overrides, 2, False, 1), 1)
         facts[point.name] |= {"planned_mib": point.planned(), "peak_mib": found["peak"]}
     return Row(
         number=18,

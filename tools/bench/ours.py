@@ -17,10 +17,10 @@ BATCHES = 8  # taken in turn
 TINY = ["model.layers=2", "model.width=64", "model.heads=4", "model.context=32", "model.vocab_size=500"]
 
 
-def gpt1(options: Options, rows: int, *words: str) -> Config:
+def gpt1(options: Options, rows: int, *arguments: str) -> Config:
     """Full-size GPT-1 in bf16, `rows` sequences a step in one micro-batch; a tiny one where it has to be quick."""
-    words = (f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16", *words)
-    return load(["pretrain/gpt1_117m"], [*words, *(TINY if options.quick else [])])
+    arguments = (f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16", *arguments)
+    return load(["pretrain/gpt1_117m"], [*arguments, *(TINY if options.quick else [])])
 
 
 def tokens_per_step(config: Config) -> int:

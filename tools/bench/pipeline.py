@@ -46,7 +46,7 @@ class Team:
         return float(max(answer["seconds"] for answer in answers))
 
 
-def stock_trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]]:
+def stock_trainer(arguments: list[str], vocabulary: int) -> Callable[..., dict[str, float]]:
     """The same engine, its layers cut as DeepSpeed's PipelineModule does by itself."""
     from deepspeed.pipe import PipelineModule
 
@@ -57,16 +57,16 @@ def stock_trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, 
         PipelineModule._partition_layers(self, "parameters")
 
     pipelined.BalancedPipeline._partition_layers = cut  # type: ignore[method-assign]
-    return trainer(words, vocabulary)
+    return trainer(arguments, vocabulary)
 
 
 def measure(options: Options) -> Row:
     vocabulary, size = (2000, QUICK) if options.quick else (VOCABULARY, SIZE)
-    words = [f"model.{key}={value}" for key, value in size.items()]
-    words += [f"train.global_batch={MICRO_BATCHES}", "train.micro_batch=1", "train.precision=bf16"]
+    arguments = [f"model.{key}={value}" for key, value in size.items()]
+    arguments += [f"train.global_batch={MICRO_BATCHES}", "train.micro_batch=1", "train.precision=bf16"]
     series: Series = {}
     for names in (TENSOR, DATA, REFERENCE), (OURS, STOCK, ONE, TWO, THREADS):  # all at once need more memory
-        found, losses = _compare(names, words, vocabulary, MICRO_BATCHES * size["context"], options.rounds)
+        found, losses = _compare(names, arguments, vocabulary, MICRO_BATCHES * size["context"], options.rounds)
         series |= found
     return Row(
         number=11,
@@ -80,13 +80,13 @@ def measure(options: Options) -> Row:
 
 
 def _compare(
-    names: Sequence[str], words: list[str], vocabulary: int, tokens: int, rounds: int
+    names: Sequence[str], arguments: list[str], vocabulary: int, tokens: int, rounds: int
 ) -> tuple[Series, list[float]]:
     """Tokens/s of contenders in turns, and the losses, on which all agree."""
     with contextlib.ExitStack() as stack:
 
         def team(extra: str = "", ranks: int = 2, target: str = TRAINER) -> Team:
-            return Team(stack.enter_context(started(target, ([*words, *extra.split()], vocabulary), ranks)))
+            return Team(stack.enter_context(started(target, ([*arguments, *extra.split()], vocabulary), ranks)))
 
         one = team(ranks=1)
         build = {

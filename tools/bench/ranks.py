@@ -31,14 +31,14 @@ class Ranks:
         )
         self.thread.start()
 
-    def ask(self, *words: Any) -> list[Any]:
+    def ask(self, *given: Any) -> list[Any]:
         """What every rank answers, in rank order. Raises a rank's error."""
-        self.tell(*words)
+        self.tell(*given)
         return self.hear()
 
-    def tell(self, *words: Any) -> None:
+    def tell(self, *given: Any) -> None:
         for pipe in self.pipes:
-            pipe.send(words)
+            pipe.send(given)
 
     def hear(self) -> list[Any]:
         return [self._answer(pipe) for pipe in self.pipes]
@@ -79,12 +79,12 @@ def serve(target: str, arguments: tuple[Any, ...], threads: int, pipes: Sequence
     module, _, name = target.partition(":")
     act = getattr(importlib.import_module(module), name)(*arguments)
     pipe = pipes[int(os.environ["RANK"])]
-    for words in iter(pipe.recv, None):
-        pipe.send(act(*words))
+    for given in iter(pipe.recv, None):
+        pipe.send(act(*given))
 
 
-def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]]:
-    """Build the engine that `words` describe on this rank. Told a step's number (and its threads) it trains that step
+def trainer(given: list[str], vocabulary: int) -> Callable[..., dict[str, float]]:
+    """Build the engine that `given` describes on this rank. Told a step's number (and its threads) it trains that step
     and answers with its seconds (of all ranks), loss and gradient norm; every layout is given the same tokens.
     """
     import numpy as np
@@ -98,7 +98,7 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
     from gpt1_ds.engine.session import keep_freed_blocks
 
     keep_freed_blocks()
-    config = load([], words)
+    config = load([], given)
     connect(600)
     groups = ProcessGroups(config)
     engine = build_engine(with_vocabulary(config, vocabulary), groups)

@@ -74,13 +74,13 @@ class _Program:
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.cache)
 
-    def seconds(self, *words: str, runs: int = 1) -> float:
+    def seconds(self, *arguments: str, runs: int = 1) -> float:
         """From start to end; the median of some runs."""
         found = []
         for _ in range(runs):
             began = time.perf_counter()
             subprocess.run(
-                [sys.executable, *words], cwd=self.folder, env=self.environment, capture_output=True, check=True
+                [sys.executable, *arguments], cwd=self.folder, env=self.environment, capture_output=True, check=True
             )
             found.append(time.perf_counter() - began)
         return statistics.median(found)
@@ -90,10 +90,15 @@ class _Program:
         return self.first_step("on")
 
     def first_step(self, compile_: str) -> float:
-        words = ["pretrain", "-c", "pretrain/tiny_cpu", "--nproc", str(RANKS), f"data.path={self.data}"]
-        words += [f"run.name={next(self.numbers)}", f"train.compile={compile_}", "train.steps=1", "train.log_every=1"]
+        arguments = ["pretrain", "-c", "pretrain/tiny_cpu", "--nproc", str(RANKS), f"data.path={self.data}"]
+        arguments += [
+            f"run.name={next(self.numbers)}",
+            f"train.compile={compile_}",
+            "train.steps=1",
+            "train.log_every=1",
+        ]
         began, seconds = time.perf_counter(), None
-        command = [sys.executable, "-P", "-m", "gpt1_ds", *words]
+        command = [sys.executable, "-P", "-m", "gpt1_ds", *arguments]
         with subprocess.Popen(
             command, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True
         ) as process:

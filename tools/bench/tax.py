@@ -43,14 +43,14 @@ TARGETS = {"full size": 0.97, "4 x 512": 0.92, "4 x 128": 0.90}
 
 def measure(options: Options) -> Row:
     compiled = options.device == "cuda" and can_compile(options)
-    words = [f"train.compile={'on' if compiled else 'off'}"]
+    overrides = [f"train.compile={'on' if compiled else 'off'}"]
     small = [*TINY, "train.global_batch=4", "train.micro_batch=2"] if options.quick else ["model.vocab_size=4096"]
     sizes = {
-        "full size": gpt1(options, ROWS[options.device], *words),
-        "4 x 128": load([], [*words, *SMALL, *small]),
+        "full size": gpt1(options, ROWS[options.device], *overrides),
+        "4 x 128": load([], [*overrides, *SMALL, *small]),
     }
     if options.device == "cuda":
-        sizes["4 x 512"] = gpt1(options, 4, *words)
+        sizes["4 x 512"] = gpt1(options, 4, *overrides)
     series: Series = {}
     ratios, checks = [], {}
     for size, config in sizes.items():

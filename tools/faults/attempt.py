@@ -31,20 +31,20 @@ VICTIMS = ("one rank", "all ranks", "launcher")
 PATIENCE = 300.0  # seconds to wait for the phase that a kill is aimed at
 
 
-def folder(words: list[str]) -> RunDir:
-    config = load([], [*TINY, *words])
+def folder(arguments: list[str]) -> RunDir:
+    config = load([], [*TINY, *arguments])
     return RunDir(Path(config.run.dir) / config.run.name)
 
 
 class Attempt:
     """A run folder's next start, from its newest checkpoint if it has one."""
 
-    def __init__(self, program: str, ranks: int, words: list[str], delay: float, seed: int) -> None:
-        self.run_dir, self.size = folder(words), ranks
+    def __init__(self, program: str, ranks: int, arguments: list[str], delay: float, seed: int) -> None:
+        self.run_dir, self.size = folder(arguments), ranks
         self.resumes = bool(steps_in(self.run_dir.checkpoints))
         self._left_over = set(self._temporaries())
         self._seen: set[int] = set()  # process ids of ranks
-        command = [sys.executable, program, "--child", str(ranks), str(delay), str(seed), *words]
+        command = [sys.executable, program, "--child", str(ranks), str(delay), str(seed), *arguments]
         self.log = self.run_dir.path.with_suffix(".log")
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)

@@ -38,10 +38,10 @@ def configuration(contact: Contact, family: str, rows: int) -> Config:
     """Returns the family's preset on a small text that its objective can read; all rows in one micro-batch."""
     masks, sentinels = family != "t5", SENTINELS * (family == "t5")
     data = make_data(contact.work / f"text-{'masks' if masks else 'sentinels'}", masks, sentinels)
-    words = [f"data.path={data}", f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16"]
+    arguments = [f"data.path={data}", f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16"]
     if contact.tiny:
-        words += [*TINY, "model.vocab_size=700"]
-    return load([PRESETS[family]], [*words, *graphs()])
+        arguments += [*TINY, "model.vocab_size=700"]
+    return load([PRESETS[family]], [*arguments, *graphs()])
 
 
 class Text:

@@ -23,8 +23,10 @@ def finetuning(contact: Contact) -> None:
     """Measures the examples per second of GPT-1 at full size, in bf16 with dropout and the auxiliary loss."""
     tokenizer = make_data(contact.work / "text-causal").parent / "tokenizer"
     task = make_task(contact.work / "text-causal" / "phrases", tokenizer, 10 * BATCH if contact.tiny else EXAMPLES)
-    words = [f"train.device={contact.device}", *(TINY if contact.tiny else [])]
-    settings = argparse.Namespace(task="sst2", tokenizer=tokenizer, data=task, device=contact.device, words=words)
+    arguments = [f"train.device={contact.device}", *(TINY if contact.tiny else [])]
+    settings = argparse.Namespace(
+        task="sst2", tokenizer=tokenizer, data=task, device=contact.device, arguments=arguments
+    )
     ours = Ours(settings, str(contact.work / "finetuning"))
     theirs = Plain(ours)
     first = compare(ours, theirs)

@@ -152,8 +152,8 @@ def install(site: Path) -> None:
     stamp, wanted = site / "packed.txt", "\n".join(wheel.name for wheel in wheels)
     if stamp.exists() and stamp.read_text() == wanted:
         return
-    words = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
-    command = [sys.executable, "-m", "pip", *words, "--target", str(site), *map(str, wheels)]
+    arguments = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
+    command = [sys.executable, "-m", "pip", *arguments, "--target", str(site), *map(str, wheels)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]

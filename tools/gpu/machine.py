@@ -76,9 +76,9 @@ def _device(contact: Contact) -> None:
     contact.fact("NCCL, cuDNN", [*torch.cuda.nccl.version(), torch.backends.cudnn.version()])
 
 
-def _said(*words: str) -> str:
+def _said(*arguments: str) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_SECONDS)
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{type(error).__name__}: {error}"
     return (done.stdout or done.stderr).strip()

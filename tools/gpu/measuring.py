@@ -55,9 +55,9 @@ def condition(device: str) -> dict[str, str]:
     """
     if device != "cuda" or _SILENT:
         return {}
-    words = ["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader", "--id=0"]
+    arguments = ["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader", "--id=0"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_SECONDS, check=True)
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=SMI_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         _SILENT.append(str(error))
         return {}

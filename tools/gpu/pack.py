@@ -86,7 +86,7 @@ def pack_wheels(folder: Path, python: str) -> None:
         if wanted.get(name) != version or tag not in (f"cp{python.replace('.', '')}", "py3", "py2.py3"):
             wheel.unlink()
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
-    platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_x86_64")]
+    platforms = [argument for name in PLATFORMS for argument in ("--platform", f"{name}_x86_64")]
     for name, version in wanted.items():
         if list(folder.glob(f"{name}-*.whl")):
             continue
@@ -165,13 +165,13 @@ def _archive(name: str, places: dict[str, Path]) -> None:
     part.rename(kit.KIT / name)
 
 
-def _run(*words: str, **variables: str) -> None:
+def _run(*arguments: str, **variables: str) -> None:
     """Runs a program. Raises UserError with its last line where it fails."""
     environment = {**os.environ, "PYTHONPATH": str(kit.ROOT), **variables}
-    done = subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"{' '.join(words[1:6])} ... ended with {done.returncode}: {last}")
+        raise UserError(f"{' '.join(arguments[1:6])} ... ended with {done.returncode}: {last}")
 
 
 def sizes(root: Path, packed: Path) -> dict[str, int]:

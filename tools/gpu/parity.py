@@ -86,7 +86,7 @@ def parity(contact: Contact, group: str) -> None:
         if lacking := [library for library in NEEDS.get(name, ()) if importlib.util.find_spec(library) is None]:
             contact.fact(f"{name}: left out", f"{', '.join(lacking)} cannot be imported here")
         else:
-            cases[name] = words(place, group, name)
+            cases[name] = arguments(place, group, name)
     write_json(place / CASES, cases)
     beside = subprocess.Popen([sys.executable, __file__, str(place)])
     fast = ["train.cuda_graphs=on", *(["train.compile=on"] if group == COMPILED else [])]
@@ -146,13 +146,13 @@ def compare(contact: Contact, name: str, here: dict[str, float], there: dict[str
     return same
 
 
-def words(place: Path, group: str, name: str) -> list[str]:
+def arguments(place: Path, group: str, name: str) -> list[str]:
     """Returns what the program is asked, without the run's folder and device; makes the files that it reads."""
     case = [*SMALL, *GROUPS[group][name], f"train.precision={'bf16' if group in (GRAPHS, COMPILED) else 'fp32'}"]
     masks, spans = "objective.kind=masked" in case, "objective.kind=spans" in case
     data = make_data(place.parent / f"text{'-masks' * masks}{'-spans' * spans}", masks, SENTINELS if spans else 0)
     if group != "tasks":
-        case = [word.replace("TEXT", str(data.parent / "text")) for word in case]
+        case = [argument.replace("TEXT", str(data.parent / "text")) for argument in case]
         return ["pretrain", f"data.path={data}", *case, *HELD_OUT]
     task = make_task(place.parent / "tasks" / name, name, train=24, dev=6)
     return ["finetune", f"task.tokenizer={data.parent / 'tokenizer'}", *task, *case]

@@ -62,20 +62,20 @@ def resume(contact: Contact) -> None:
 
     data, place = make_data(contact.work / "text-causal"), contact.work / "resume"
     shutil.rmtree(place, ignore_errors=True)
-    words = ["pretrain", "-c", "pretrain/gpt1_117m"]
-    words += [*_RUN, *(_TINY_RUN if contact.tiny else []), f"data.path={data}", f"train.device={contact.device}"]
-    words += [f"run.dir={place}", *graphs()]
+    arguments = ["pretrain", "-c", "pretrain/gpt1_117m"]
+    arguments += [*_RUN, *(_TINY_RUN if contact.tiny else []), f"data.path={data}", f"train.device={contact.device}"]
+    arguments += [f"run.dir={place}", *graphs()]
     whole, killed = RunDir(place / "whole"), RunDir(place / "killed")
-    _finish(program([*words, "run.name=whole"], contact.work, SLOW))
+    _finish(program([*arguments, "run.name=whole"], contact.work, SLOW))
     steps = max(runs.losses(whole))
-    victim, half = program([*words, "run.name=killed"], contact.work, SLOW), steps // 2 + 1
+    victim, half = program([*arguments, "run.name=killed"], contact.work, SLOW), steps // 2 + 1
     while runs.last_step(killed) < half and victim.is_alive():
         time.sleep(0.005)
     victim.kill()
     victim.join()
     last = runs.last_step(killed)
     contact.check("the kill came before the end: the last step", last < steps, last, steps - 1)
-    _finish(program([*words, "run.name=killed"], contact.work, SLOW))
+    _finish(program([*arguments, "run.name=killed"], contact.work, SLOW))
     for run in (whole, killed):
         kept_graphs(contact, run.path.name, run.path)
     readers: dict[str, Callable[[RunDir], dict[Any, Any]]] = {"losses": runs.losses, "weights": runs.weights}
@@ -99,18 +99,18 @@ def doctor(contact: Contact) -> None:
 
 def tests(contact: Contact, name: str) -> None:
     """Runs a file of tests/gpu; the log names every test."""
-    words = ("-v", "-p", "no:cacheprovider", "-p", "tools.gpu.failures", "--durations=10")
-    _command(contact, "-m", "pytest", *words, f"tests/gpu/test_{name}.py")
+    arguments = ("-v", "-p", "no:cacheprovider", "-p", "tools.gpu.failures", "--durations=10")
+    _command(contact, "-m", "pytest", *arguments, f"tests/gpu/test_{name}.py")
 
 
-def _command(contact: Contact, *words: str) -> None:
+def _command(contact: Contact, *arguments: str) -> None:
     """Runs a program of Python, whose output goes to the log; records its exit code and its last lines."""
     began, log = time.time(), contact.out / LOG
     start = log.stat().st_size
-    done = subprocess.run([sys.executable, *words], cwd=kit.ROOT, stderr=subprocess.STDOUT)
+    done = subprocess.run([sys.executable, *arguments], cwd=kit.ROOT, stderr=subprocess.STDOUT)
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").splitlines()
     last = "\n".join(lines[-25:])
-    contact.check(" ".join(words[1:]), done.returncode == 0, done.returncode, 0, last)
+    contact.check(" ".join(arguments[1:]), done.returncode == 0, done.returncode, 0, last)
     contact.fact("took, s", round(time.time() - began, 1))

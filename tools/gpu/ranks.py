@@ -34,11 +34,11 @@ def two_ranks(contact: Contact) -> None:
     limit = SECONDS * (4 if contact.device == "cpu" else 1)
     alone = together(contact.device, [], 1, limit)
     contact.fact("losses of one rank", alone)
-    for name, words in LAYOUTS.items():
+    for name, overrides in LAYOUTS.items():
         if contact.tiny and name not in TINY:
             continue
         try:
-            found = together(contact.device, words, 2, limit)
+            found = together(contact.device, overrides, 2, limit)
         except Exception as error:
             contact.failed(error, name=name)
             continue
@@ -46,7 +46,7 @@ def two_ranks(contact: Contact) -> None:
         contact.check(f"two ranks, {name}: losses from one rank's", apart <= LIMIT, apart, LIMIT)
 
 
-def together(device: str, words: list[str], world: int, seconds: float) -> list[float]:
+def together(device: str, overrides: list[str], world: int, seconds: float) -> list[float]:
     """Returns the losses that `world` ranks on one device give, each in a fork of this process. Raises RuntimeError for
     what a rank raised, and TimeoutError.
     """
@@ -55,7 +55,7 @@ def together(device: str, words: list[str], world: int, seconds: float) -> list[
         ends, processes = [], []
         for rank in range(world):
             here, there = context.Pipe(duplex=False)
-            arguments = (there, device, words, rank, world, str(Path(folder) / "store"))
+            arguments = (there, device, overrides, rank, world, str(Path(folder) / "store"))
             process = context.Process(target=_rank, args=arguments)
             process.start()
             there.close()
@@ -83,17 +83,17 @@ def _answer(end: Connection, deadline: float) -> list[float]:
     return losses  # type: ignore[no-any-return]
 
 
-def _rank(answer: Connection, device: str, words: list[str], rank: int, world: int, store: str) -> None:
+def _rank(answer: Connection, device: str, overrides: list[str], rank: int, world: int, store: str) -> None:
     die_with_parent()
     try:
-        answer.send((_losses(device, words, rank, world, store), ""))
+        answer.send((_losses(device, overrides, rank, world, store), ""))
     except BaseException as error:
         traceback.print_exc()
         answer.send(([], f"rank {rank}: {type(error).__name__}: {error}"))
     os._exit(0)
 
 
-def _losses(device: str, words: list[str], rank: int, world: int, store: str) -> list[float]:
+def _losses(device: str, overrides: list[str], rank: int, world: int, store: str) -> list[float]:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import deepspeed
@@ -109,7 +109,7 @@ def _losses(device: str, words: list[str], rank: int, world: int, store: str) ->
     from gpt1_ds.objectives.causal import Causal
     from tools.gpu.reference import RATE, SIZE
 
-    config = load(["pretrain/gpt1_117m"], [*SIZE, "train.precision=fp32", "train.cuda_graphs=off", *words])
+    config = load(["pretrain/gpt1_117m"], [*SIZE, "train.precision=fp32", "train.cuda_graphs=off", *overrides])
     if device == "cuda":
         torch.cuda.set_device(0)
     dist.init_process_group("gloo", store=FileStore(store, world), rank=rank, world_size=world)

@@ -30,11 +30,11 @@ CASES = {  # name: (settings, how far the losses may be from the CPU's, nats)
 }
 
 
-def losses(device: str, case: str, words: Sequence[str] = (), steps: int = STEPS) -> tuple[list[float], Any]:
-    """Returns (the losses of the first `steps` of a case with `words` over its settings, the engine)."""
+def losses(device: str, case: str, arguments: Sequence[str] = (), steps: int = STEPS) -> tuple[list[float], Any]:
+    """Returns (the losses of the first `steps` of a case with `arguments` over its settings, the engine)."""
     from tools.bench.ours import Ours, Text
 
-    config = load(["pretrain/gpt1_117m"], [*SIZE, *CASES[case][0], *words])
+    config = load(["pretrain/gpt1_117m"], [*SIZE, *CASES[case][0], *arguments])
     engine = Ours(config, Text(config), device, RATE)
     return [engine.step() for _ in range(steps)], engine
 
@@ -58,9 +58,9 @@ def read(path: Path) -> dict[str, list[float]] | None:
         return None
 
 
-def compute(words: Sequence[str] = (), steps: int = STEPS) -> dict[str, list[float]]:
+def compute(arguments: Sequence[str] = (), steps: int = STEPS) -> dict[str, list[float]]:
     """Returns the losses of each case on this CPU, for which the libraries are loaded."""
-    return {case: losses("cpu", case, words, steps)[0] for case in CASES}
+    return {case: losses("cpu", case, arguments, steps)[0] for case in CASES}
 
 
 def main() -> int:

@@ -111,11 +111,11 @@ def _child(phase: Phase, contact: Contact, limit: float) -> None:
     os._exit(code)  # nothing of the parent's is cleaned up here
 
 
-def program(words: Sequence[str], folder: Path, slow: float | None = None) -> ForkProcess:
-    """Starts `gpt1-ds WORDS` in `folder`, in a fork of this process, in which the libraries are loaded and the GPU is
-    unused. After `slow` seconds the log says where it is.
+def program(arguments: Sequence[str], folder: Path, slow: float | None = None) -> ForkProcess:
+    """Starts `gpt1-ds ARGUMENTS` in `folder`, in a fork of this process, in which the libraries are loaded and the GPU
+    is unused. After `slow` seconds the log says where it is.
     """
-    process = multiprocessing.get_context("fork").Process(target=_program, args=(words, folder, slow))
+    process = multiprocessing.get_context("fork").Process(target=_program, args=(arguments, folder, slow))
     faulthandler.cancel_dump_traceback_later()  # the fork has not its thread, and would wait for it for ever
     process.start()
     if _DUMPS and (left := _DUMPS[0] - time.monotonic()) > 0:
@@ -123,7 +123,7 @@ def program(words: Sequence[str], folder: Path, slow: float | None = None) -> Fo
     return process
 
 
-def _program(words: Sequence[str], folder: Path, slow: float | None) -> None:
+def _program(arguments: Sequence[str], folder: Path, slow: float | None) -> None:
     from gpt1_ds.cli import main
 
     die_with_parent()
@@ -131,7 +131,7 @@ def _program(words: Sequence[str], folder: Path, slow: float | None) -> None:
     if slow is not None:
         faulthandler.dump_traceback_later(slow)
     os.chdir(folder)
-    code = main(list(words))
+    code = main(list(arguments))
     sys.stdout.flush()
     os._exit(code)
 

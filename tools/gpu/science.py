@@ -67,18 +67,18 @@ class Science:
     tiny: bool
     until: float  # seconds of the clock
 
-    def run(self, most: float, *words: str) -> int | None:
-        """Runs `gpt1-ds WORDS` for at most so many seconds and shows what it prints. Returns its exit code, or None
+    def run(self, most: float, *arguments: str) -> int | None:
+        """Runs `gpt1-ds ARGUMENTS` for at most so many seconds and shows what it prints. Returns its exit code, or None
         where it was ended or there was no time for it.
         """
         from tools.gpu.runner import program
 
         limit = min(most, self.until - time.time())
-        print(f"\n$ gpt1-ds {' '.join(words)}", flush=True)
+        print(f"\n$ gpt1-ds {' '.join(arguments)}", flush=True)
         if limit < LEAST:
             print("left out: no time is left", flush=True)
             return None
-        began, process = time.time(), program(list(words), self.work)
+        began, process = time.time(), program(list(arguments), self.work)
         process.join(limit)
         code = process.exitcode
         process.terminate()  # a run that is asked to end saves what it has
@@ -143,7 +143,7 @@ def study(science: Science, rate: float, seconds: float) -> None:
     # the rate was measured with graphs, whether or not a proof of them was kept here
     device = [f"train.device={science.device}", *(["train.cuda_graphs=on"] if science.device == "cuda" else [])]
     size = TINY if science.tiny else []
-    words = [
+    arguments = [
         f"model.vocab_size={dataset['tokenizer']['vocab_size']}",
         f"train.tokens={tokens}",
         *device,
@@ -152,7 +152,7 @@ def study(science: Science, rate: float, seconds: float) -> None:
     ]
     run = science.work / "runs" / "gpt1"
     places = ["run.dir=runs", "run.name=gpt1", "data.path=data"]
-    science.run(seconds + 60, "pretrain", "-c", "pretrain/gpt1_117m", *words, *places)
+    science.run(seconds + 60, "pretrain", "-c", "pretrain/gpt1_117m", *arguments, *places)
     _copy(run / "metrics.jsonl", science.out / "pretrain.jsonl")
     _copy(run / "env.json", science.out / "env.json")
     _probe(science)
@@ -162,10 +162,15 @@ def study(science: Science, rate: float, seconds: float) -> None:
             continue
         for row, start in START.items():
             name = f"{preset}-{row.replace(' ', '-')}"
-            words = [f"task.path=tasks/{folder}", "checkpoint.init_from=runs/gpt1", "run.dir=runs", f"run.name={name}"]
-            words += [*device, "run.seed=1", "checkpoint.every=0", "train.precision=bf16", *settings, *start]
-            words += TINY_TASK if science.tiny else []
-            science.run(75, "finetune", "-c", f"finetune/{preset}", *words)
+            arguments = [
+                f"task.path=tasks/{folder}",
+                "checkpoint.init_from=runs/gpt1",
+                "run.dir=runs",
+                f"run.name={name}",
+            ]
+            arguments += [*device, "run.seed=1", "checkpoint.every=0", "train.precision=bf16", *settings, *start]
+            arguments += TINY_TASK if science.tiny else []
+            science.run(75, "finetune", "-c", f"finetune/{preset}", *arguments)
             _keep_scores(science, name)
 
 

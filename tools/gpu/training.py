@@ -55,7 +55,7 @@ def with_rows(contact: Contact, most: int, measure: Callable[[int], None]) -> No
 
 
 def graphs() -> list[str]:
-    """Returns the words that ask for CUDA graphs, whether or not they were proven here before."""
+    """Returns the arguments that ask for CUDA graphs, whether or not they were proven here before."""
     kinds = get_args(get_type_hints(TrainConfig)["cuda_graphs"])
     return ["train.cuda_graphs=on"] if "on" in kinds else []
 
@@ -94,9 +94,9 @@ def used() -> dict[str, float]:
     return {name: round(size / 2**30, 3) for name, size in peaks.items()}
 
 
-def ours(contact: Contact, *words: str) -> None:
-    """Measures our engine, with `words` over its usual settings, and its memory beside the plan's."""
-    config = gpt1(options(contact), rows(contact), *words)
+def ours(contact: Contact, *arguments: str) -> None:
+    """Measures our engine, with `arguments` over its usual settings, and its memory beside the plan's."""
+    config = gpt1(options(contact), rows(contact), *arguments)
     began = time.perf_counter()
     text = Text(config)
     engine = Ours(config, text, contact.device)

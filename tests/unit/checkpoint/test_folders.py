@@ -47,7 +47,7 @@ def test_one_that_a_killed_save_was_replacing_is_a_checkpoint(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["sample", "run", "--prompt", "a"],
         ["checkpoint", "verify", "run"],
@@ -57,7 +57,7 @@ def test_one_that_a_killed_save_was_replacing_is_a_checkpoint(tmp_path: Path) ->
     ids=" ".join,
 )
 def test_one_that_its_run_deletes_while_it_is_read(
-    words: list[str],
+    arguments: list[str],
     tiny_data: Path,
     in_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -75,6 +75,6 @@ def test_one_that_its_run_deletes_while_it_is_read(
         return facts
 
     monkeypatch.setattr(manifest, "read", saves_meanwhile)
-    assert main([word.format(data=tiny_data) for word in words]) == 2
+    assert main([argument.format(data=tiny_data) for argument in arguments]) == 2
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith(f"gpt1-ds: {folder}: was deleted while it was read: its run keeps only the newest")

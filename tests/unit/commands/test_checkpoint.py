@@ -12,12 +12,12 @@ from tools.cluster import ROOT
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [["mirror", "nowhere", "--to", "file:///nowhere"], ["fetch", "file:///nowhere", "--out", "runs/x"]],
     ids=["mirror", "fetch"],
 )
-def test_no_library_speaks(words: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "gpt1_ds", "checkpoint", *words]
+def test_no_library_speaks(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "gpt1_ds", "checkpoint", *arguments]
     ran = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert ran.returncode == 2
     assert ran.stdout == ""

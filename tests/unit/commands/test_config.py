@@ -14,13 +14,13 @@ from gpt1_ds.config.values import keys_of
 from gpt1_ds.training.resume import changes
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    assert main(["config", *words]) == 0
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["config", *arguments]) == 0
     return capsys.readouterr().out.splitlines()
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["config", *words]) == 2
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["config", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -48,10 +48,13 @@ def test_every_key_has_its_default_and_its_meaning(capsys: pytest.CaptureFixture
 def test_it_shows_what_files_and_words_make(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("model: {layers: 3}\n")
-    words = ["pretrain/tiny_cpu", str(file), "train.steps=7"]
-    wanted = to_yaml(load(words[:2], words[2:]))
-    assert "\n".join(printed(capsys, "show", *words)) + "\n" == wanted
-    assert "\n".join(printed(capsys, "show", "train.steps=7", *(f"-c{word}" for word in words[:2]))) + "\n" == wanted
+    arguments = ["pretrain/tiny_cpu", str(file), "train.steps=7"]
+    wanted = to_yaml(load(arguments[:2], arguments[2:]))
+    assert "\n".join(printed(capsys, "show", *arguments)) + "\n" == wanted
+    assert (
+        "\n".join(printed(capsys, "show", "train.steps=7", *(f"-c{argument}" for argument in arguments[:2]))) + "\n"
+        == wanted
+    )
 
 
 def test_it_shows_and_compares_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -73,7 +76,7 @@ def test_one_name_is_compared_with_the_defaults(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "told"),
     [
         (("show", "scaling/books"), "is the file of a study, "),
         (("show", "finetune/study/text_books"), "`gpt1-ds finetune study finetune/study/text_books` reads it"),
@@ -82,5 +85,5 @@ def test_one_name_is_compared_with_the_defaults(capsys: pytest.CaptureFixture[st
         (("diff", "pretrain/gpt2", "nonsense"), "nonsense: no such file, and no shipped preset"),
     ],
 )
-def test_a_wrong_name_is_one_line(words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told in refused(capsys, *words)
+def test_a_wrong_name_is_one_line(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told in refused(capsys, *arguments)

@@ -13,13 +13,13 @@ import pytest
 
 from gpt1_ds import cli
 
-WORDS = ["pretrain", "-c", "my cluster.yaml", "data.path=data/it's", "--nproc", "2"]
+ARGUMENTS = ["pretrain", "-c", "my cluster.yaml", "data.path=data/it's", "--nproc", "2"]
 QUOTED = """pretrain -c 'my cluster.yaml' 'data.path=data/it'"'"'s' --nproc 2"""
 
 
-def ended(code: int, monkeypatch: pytest.MonkeyPatch, words: Sequence[str] = WORDS) -> int:
+def ended(code: int, monkeypatch: pytest.MonkeyPatch, overrides: Sequence[str] = ARGUMENTS) -> int:
     monkeypatch.setattr(cli, "parse", lambda arguments: argparse.Namespace(command=lambda options: code))
-    return cli.main(words)
+    return cli.main(overrides)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_run_to_be_continued_names_the_command(
     on_path.parent.mkdir()
     on_path.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(on_path.parent))
-    monkeypatch.setattr(sys, "argv", [str(on_path) if typed.startswith("bin/") else typed, *WORDS])
-    monkeypatch.setattr(sys, "orig_argv", [*original, *WORDS])
+    monkeypatch.setattr(sys, "argv", [str(on_path) if typed.startswith("bin/") else typed, *ARGUMENTS])
+    monkeypatch.setattr(sys, "orig_argv", [*original, *ARGUMENTS])
     assert ended(75, monkeypatch) == 75
     assert capsys.readouterr().err == f"to continue: {program} {QUOTED}\n"
 

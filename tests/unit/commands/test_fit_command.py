@@ -25,8 +25,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def predict(study: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["scaling", "predict", str(study), "--json", *words]) == 0
+def predict(study: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["scaling", "predict", str(study), "--json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
 
@@ -74,18 +74,18 @@ def test_predictions_csv_has_a_row_per_point(study: Path) -> None:
 
 
 def test_the_same_fit_twice_is_the_same(study: Path, tmp_path: Path) -> None:
-    words = ["--from-csv", str(study / "results.csv"), "--out", str(tmp_path), "--draws", "100"]
-    assert main(["scaling", "fit", *words]) == 0
+    arguments = ["--from-csv", str(study / "results.csv"), "--out", str(tmp_path), "--draws", "100"]
+    assert main(["scaling", "fit", *arguments]) == 0
     assert (tmp_path / "fit.json").read_text() == (study / "fit.json").read_text()
-    assert main(["scaling", "fit", *words, "--seed", "1"]) == 0
+    assert main(["scaling", "fit", *arguments, "--seed", "1"]) == 0
     assert (tmp_path / "fit.json").read_text() != (study / "fit.json").read_text()
 
 
 def test_what_a_person_reads(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["scaling", "fit", str(study), "--out", str(tmp_path), "--draws", "50"])
     text = capsys.readouterr().out
-    for words in ("  alpha ", "N_opt ~ C^a", "5 of 5 starts agree", "no noise floor", "held out row 37: "):
-        assert words in text
+    for arguments in ("  alpha ", "N_opt ~ C^a", "5 of 5 starts agree", "no noise floor", "held out row 37: "):
+        assert arguments in text
     assert "\n  A " not in text
     assert "\n  B " not in text
 
@@ -140,14 +140,14 @@ def test_a_form_without_tokens_has_no_data_for_a_target(
 
 
 def test_another_epoch_without_a_repetition_term_is_a_bound(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--params", "100M", "--tokens", "8B", "--unique", "2B")
-    told = predict(study, capsys, *words)
+    arguments = ("--params", "100M", "--tokens", "8B", "--unique", "2B")
+    told = predict(study, capsys, *arguments)
     assert told["epoch"]["epochs"] == 4
     assert told["epoch"]["gain"] is None
     expected = law(1e8, 8e9, **TRUTH) - law(1e8, 10e9, **TRUTH)
     assert told["epoch"]["gain_if_new"]["value"] == pytest.approx(expected, rel=0.05)
     assert any("no repetition term" in line for line in told["warnings"])
-    assert main(["scaling", "predict", str(study), *words]) == 0
+    assert main(["scaling", "predict", str(study), *arguments]) == 0
     assert "another epoch (2B tokens): at most" in capsys.readouterr().out
 
 
@@ -167,7 +167,7 @@ def test_another_epoch_of_repeated_data(study: Path, tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         (["fit"], "name either a study or --from-csv FILE"),
         (["fit", "--from-csv", "points.csv"], "--from-csv: say with --out DIR"),
@@ -186,9 +186,9 @@ def test_another_epoch_of_repeated_data(study: Path, tmp_path: Path, capsys: pyt
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_usage_is_one_line(
-    study: Path, words: list[str], line: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, arguments: list[str], line: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["scaling", *(word.replace("STUDY", str(study)) for word in words)]) == 2
+    assert main(["scaling", *(argument.replace("STUDY", str(study)) for argument in arguments)]) == 2
     told = capsys.readouterr().err
     assert line in told
     assert told.count("\n") == 1
@@ -229,11 +229,11 @@ def test_returns_of_repetition_without_intervals(
     rows = (study / "results.csv").read_text()
     (tmp_path / "held_out.csv").write_text("n,d,loss,held_out\n1e8,1e9,3.5,1\n")
     (tmp_path / "some.csv").write_text(rows)
-    words = ["--form", "repeated", "--draws", "0", "--at", at, "--out", str(tmp_path / "fit")]
-    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *words]) == 0
-    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "held_out.csv"), *words]) == 2
+    arguments = ["--form", "repeated", "--draws", "0", "--at", at, "--out", str(tmp_path / "fit")]
+    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *arguments]) == 0
+    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "held_out.csv"), *arguments]) == 2
     assert "no row is left to judge the law by" in capsys.readouterr().err
-    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *words, "--seed", "-1"]) == 2
+    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *arguments, "--seed", "-1"]) == 2
     assert "--seed=-1: must be 0 or more" in capsys.readouterr().err
 
 
@@ -243,9 +243,9 @@ def test_a_fit_of_an_earlier_results_csv_says_so(
     copy = tmp_path / "copy"
     shutil.copytree(study, copy)
     said = "the fit is of another results.csv than the one beside it; make it again with scaling fit"
-    words = ("--params", "1e8", "--tokens", "1e10")
-    assert said not in predict(copy, capsys, *words)["warnings"]
+    arguments = ("--params", "1e8", "--tokens", "1e10")
+    assert said not in predict(copy, capsys, *arguments)["warnings"]
     (copy / "results.csv").write_text("".join((study / "results.csv").read_text().splitlines(keepends=True)[:-1]))
-    assert said in predict(copy, capsys, *words)["warnings"]
+    assert said in predict(copy, capsys, *arguments)["warnings"]
     (copy / "results.csv").unlink()
-    assert said not in predict(copy, capsys, *words)["warnings"]
+    assert said not in predict(copy, capsys, *arguments)["warnings"]

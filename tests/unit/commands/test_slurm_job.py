@@ -10,7 +10,7 @@ from gpt1_ds.cli import main
 
 
 def test_a_line_of_a_manifest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its words are ended by NUL; what is no line end in a JSON file ends none."""
+    """Its arguments are ended by NUL; what is no line end in a JSON file ends none."""
     (tmp_path / "runs").write_text('["pretrain", "run.name=a\u2028b"]\n["pretrain", "-c", "c d"]\n', encoding="utf-8")
     assert main(["slurm", "line", str(tmp_path / "runs"), "1"]) == 0
     assert capfd.readouterr().out == "pretrain\0-c\0c d\0"

@@ -111,8 +111,8 @@ def test_two_containers_with_one_host_name_do_not_share_a_folder(tmp_path: Path)
         "import sys, time; from pathlib import Path; from gpt1_ds.common.lock import RunLock\n"
         "with RunLock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
-    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", code]
-    with subprocess.Popen([*words, tmp_path / ".lock"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as inside:
+    arguments = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", code]
+    with subprocess.Popen([*arguments, tmp_path / ".lock"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as inside:
         try:
             assert inside.stdout is not None
             if inside.stdout.readline() != "held\n":

@@ -39,8 +39,8 @@ def test_without_a_warm_up_all_are_alike() -> None:
 
 
 def test_a_run_of_so_many_tokens_has_more_steps() -> None:
-    words = ["train.global_batch=64", "train.batch_warmup=8", "train.batch_warmup_tokens=1M", "model.context=128"]
-    config = load([], words)
+    arguments = ["train.global_batch=64", "train.batch_warmup=8", "train.batch_warmup_tokens=1M", "model.context=128"]
+    config = load([], arguments)
     sizes = config.batch_sizes
     steps = sizes.steps(2_000_000 / (64 * 128))
     assert steps > 2_000_000 / (64 * 128) * 1.2
@@ -48,7 +48,7 @@ def test_a_run_of_so_many_tokens_has_more_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["train.batch_warmup=8"], "train.batch_warmup=8 needs train.batch_warmup_tokens; give both"),
         (["train.batch_warmup_tokens=8M"], "train.batch_warmup_tokens=8000000 needs train.batch_warmup; give both"),
@@ -62,9 +62,9 @@ def test_a_run_of_so_many_tokens_has_more_steps() -> None:
         ),
     ],
 )
-def test_what_is_refused(words: list[str], says: str) -> None:
+def test_what_is_refused(arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load([], ["train.global_batch=64", "train.micro_batch=8", *words])
+        load([], ["train.global_batch=64", "train.micro_batch=8", *arguments])
     assert says in caught.value.problems[0]
 
 

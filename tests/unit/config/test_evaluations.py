@@ -47,7 +47,7 @@ def test_measures_of_a_best_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["train.evaluations=[{name: blmp, path: x}]"], "train.evaluations: name=blmp is no zero-shot probe"),
         (["train.evaluations=[{name: blimp}]"], "train.evaluations: blimp has no path; name the folder"),
@@ -78,8 +78,8 @@ def test_measures_of_a_best_checkpoint() -> None:
         ),
     ],
 )
-def test_mistakes(words: list[str], says: str) -> None:
+def test_mistakes(arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load([], words)
+        load([], arguments)
     (line,) = caught.value.problems
     assert says in line

@@ -1,4 +1,4 @@
-"""Configuration files and words: literal strings, counts, layers, and every problem at once."""
+"""Configuration files and arguments: literal strings, counts, layers, and every problem at once."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from gpt1_ds.config import load, to_yaml
 from gpt1_ds.config.load import SHIPPED
 
 
-def problems(*words: str, text: str | None = None, tmp_path: Path | None = None) -> list[str]:
+def problems(*arguments: str, text: str | None = None, tmp_path: Path | None = None) -> list[str]:
     files = []
     if text is not None and tmp_path is not None:
         (tmp_path / "x.yaml").write_text(text)
         files = [str(tmp_path / "x.yaml")]
     with pytest.raises(ConfigError) as caught:
-        load(files, words)
+        load(files, arguments)
     return list(caught.value.problems)
 
 
@@ -39,11 +39,11 @@ def test_shipped_presets_load(path: Path) -> None:
     assert load([*before, name]) == config, "by name, without the suffix, too"
 
 
-@pytest.mark.parametrize("word", ["no", "off", "012", "12e5", "1_000", "20.00", "true", "~x", "null"])
-def test_strings_stay_as_they_are_written(word: str, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(f"run:\n  dir: {word}\n")
-    assert load([str(tmp_path / "c.yaml")]).run.dir == word
-    assert load([], [f"run.dir={word}"]).run.dir == word
+@pytest.mark.parametrize("value", ["no", "off", "012", "12e5", "1_000", "20.00", "true", "~x", "null"])
+def test_strings_stay_as_they_are_written(value: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"run:\n  dir: {value}\n")
+    assert load([str(tmp_path / "c.yaml")]).run.dir == value
+    assert load([], [f"run.dir={value}"]).run.dir == value
 
 
 def test_times_are_not_base_60(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 
 def test_data_sources_in_every_form() -> None:
-    for words in (["data.path=a"], ["data.path=[a]"], ["data.path=[{path: a}]"]):
-        assert [source.path for source in load([], words).data.path] == ["a"]
+    for arguments in (["data.path=a"], ["data.path=[a]"], ["data.path=[{path: a}]"]):
+        assert [source.path for source in load([], arguments).data.path] == ["a"]
     sources = load([], ["data.path=[{path: a, weight: 2}, b]"]).data.path
     assert [(source.path, source.weight) for source in sources] == [("a", 2.0), ("b", 1.0)]
 
@@ -114,7 +114,7 @@ def test_deepspeed_settings_pass_through_with_types() -> None:
 
 
 @pytest.mark.parametrize(
-    "word",
+    "argument",
     [
         "run.name=${oc.env:HOME}",
         "tracking.tags=['${oc.env:HOME}']",
@@ -127,15 +127,17 @@ def test_deepspeed_settings_pass_through_with_types() -> None:
         "tracking.project=${'oc.env':SECRETX}",
     ],
 )
-def test_resolvers_are_off(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolvers_are_off(argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRETX", "hush")
-    (line,) = problems("tracking.group=oc.env", word)
+    (line,) = problems("tracking.group=oc.env", argument)
     assert "resolvers are off" in line
 
 
-@pytest.mark.parametrize("word", ["run.name=${model}", "run.name=a${data.path}", "tracking.group=${tracking.project}"])
-def test_an_interpolation_of_no_plain_value_is_one_problem(word: str) -> None:
-    (line,) = problems("tracking.project=${model.layers}", word)
+@pytest.mark.parametrize(
+    "argument", ["run.name=${model}", "run.name=a${data.path}", "tracking.group=${tracking.project}"]
+)
+def test_an_interpolation_of_no_plain_value_is_one_problem(argument: str) -> None:
+    (line,) = problems("tracking.project=${model.layers}", argument)
     assert "is not one plain value; write the value itself" in line
     assert "hush" not in line
 
@@ -158,7 +160,7 @@ def test_words_in_the_wrong_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("model: [1, 2", "not readable as YAML"),
         ("just words", "expected sections"),
@@ -167,10 +169,10 @@ def test_words_in_the_wrong_form() -> None:
         ("a: !!python/object/apply:os.system [true]", "there is no section 'a'"),
     ],
 )
-def test_files_that_cannot_be_read(text: str, words: str, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(text: str, message: str, tmp_path: Path) -> None:
     import re
 
-    assert re.search(words, problems(text=text, tmp_path=tmp_path)[0])
+    assert re.search(message, problems(text=text, tmp_path=tmp_path)[0])
 
 
 def test_missing_and_oversized_files(tmp_path: Path) -> None:
@@ -187,13 +189,13 @@ def test_missing_and_oversized_files(tmp_path: Path) -> None:
 def test_a_task_is_there_where_it_is_named_only(tmp_path: Path) -> None:
     assert load().task is None
     assert "\ntask:" not in to_yaml(load())
-    words = [
+    arguments = [
         "task.name=table",
         "task.path=012",
         "task.kind=choice",
         "task.columns={text: t, label: l, choices: [a, b]}",
     ]
-    config = load([], [*words, "task.transfer_layers=-1", "task.train_examples=1k", "task.max_length=null"])
+    config = load([], [*arguments, "task.transfer_layers=-1", "task.train_examples=1k", "task.max_length=null"])
     assert config.task is not None
     assert (config.task.path, config.task.transfer_layers, config.task.train_examples) == ("012", -1, 1000)
     (tmp_path / "c.yaml").write_text(to_yaml(config))

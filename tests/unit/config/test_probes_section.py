@@ -11,9 +11,9 @@ from gpt1_ds.config import ProbeConfig, load, to_yaml
 from gpt1_ds.training import resume
 
 
-def problems(*words: str) -> tuple[str, ...]:
+def problems(*arguments: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        load([], words)
+        load([], arguments)
     return caught.value.problems
 
 

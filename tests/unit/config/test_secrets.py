@@ -60,9 +60,9 @@ TAKEN = {
 }
 
 
-def problem(word: str) -> str:
+def problem(argument: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load([], [word])
+        load([], [argument])
     (line,) = caught.value.problems
     assert SECRET not in line
     assert "source a file of yours" in line
@@ -79,10 +79,10 @@ def test_secrets_of_variables_are_refused(name: str) -> None:
     assert problem(f"slurm.environment={{A: b, {name}: {SECRET}}}").startswith(f"slurm.environment.{name}: {name} ")
 
 
-@pytest.mark.parametrize("word", [*ELSEWHERE, f"slurm.environment={{HTTPS_PROXY: 'http://u:{SECRET}@proxy'}}"])
-def test_passwords_in_addresses_are_refused_anywhere(word: str) -> None:
-    key = problem(word).partition(":")[0]
-    assert key.startswith(word.partition("=")[0])
+@pytest.mark.parametrize("argument", [*ELSEWHERE, f"slurm.environment={{HTTPS_PROXY: 'http://u:{SECRET}@proxy'}}"])
+def test_passwords_in_addresses_are_refused_anywhere(argument: str) -> None:
+    key = problem(argument).partition(":")[0]
+    assert key.startswith(argument.partition("=")[0])
 
 
 @pytest.mark.parametrize(("key", "text"), [(key, text) for key, texts in TAKEN.items() for text in texts])
@@ -91,8 +91,8 @@ def test_what_is_no_secret_is_taken(key: str, text: str) -> None:
 
 
 def test_variables_that_are_no_secrets_are_taken() -> None:
-    words = "{NCCL_IB_HCA: mlx5, TOKENIZERS_PARALLELISM: 'false', SSH_AUTH_SOCK: /run/x, XAUTHORITY: /home/me/.x}"
-    assert len(load([], [f"slurm.environment={words}"]).slurm.environment) == 4
+    arguments = "{NCCL_IB_HCA: mlx5, TOKENIZERS_PARALLELISM: 'false', SSH_AUTH_SOCK: /run/x, XAUTHORITY: /home/me/.x}"
+    assert len(load([], [f"slurm.environment={arguments}"]).slurm.environment) == 4
 
 
 @pytest.mark.parametrize("option", ["--wra=touch x", "--wrap=x", "--o=/etc/x", "--exp=NONE", "--job=x", "--", "--=x"])

@@ -17,7 +17,7 @@ from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 from tools import small_tasks
 
-NOTHING = [  # (words, the key that nothing reads, the key that decides)
+NOTHING = [  # (arguments, the key that nothing reads, the key that decides)
     (["objective.probability=0.3"], "objective.probability=0.3", "objective.kind=masked"),
     (["objective.sentinels=50"], "objective.sentinels=50", "objective.kind=spans"),
     (["model.units=64"], "model.units=64", "model.kind=lstm"),
@@ -42,21 +42,21 @@ READ = [
 TASK = ["task.name=table", "task.kind=classification", "task.path=x", "task.columns={text: a, label: b}"]
 
 
-@pytest.mark.parametrize(("words", "key", "why"), NOTHING, ids=[key for _, key, _ in NOTHING])
-def test_what_nothing_reads(words: list[str], key: str, why: str) -> None:
-    (line,) = unread(load([], words), words).values()
+@pytest.mark.parametrize(("arguments", "key", "why"), NOTHING, ids=[key for _, key, _ in NOTHING])
+def test_what_nothing_reads(arguments: list[str], key: str, why: str) -> None:
+    (line,) = unread(load([], arguments), arguments).values()
     assert line.startswith(key)
     assert " changes nothing: " in line
     assert why in line
 
 
-@pytest.mark.parametrize("words", READ, ids=" ".join)
-def test_what_is_read(words: list[str]) -> None:
-    assert not unread(load([], words), words)
+@pytest.mark.parametrize("arguments", READ, ids=" ".join)
+def test_what_is_read(arguments: list[str]) -> None:
+    assert not unread(load([], arguments), arguments)
 
 
 @pytest.mark.parametrize(
-    ("words", "keys"),
+    ("arguments", "keys"),
     [
         (["objective.kind=spans", "data.path=y", "train.eval_batches=2"], 3),
         (["task.margin=2", "task.pooling=max", "task.mixture_limit=3", "task.target_length=8"], 4),
@@ -66,12 +66,12 @@ def test_what_is_read(words: list[str]) -> None:
         (["train.epochs=1", "task.head_dropout=0.2", "optimizer.lr=1", "model.layers=3"], 0),
     ],
 )
-def test_fine_tuning(words: list[str], keys: int) -> None:
-    assert len(unread(load([], [*TASK, *words]), words)) == keys
+def test_fine_tuning(arguments: list[str], keys: int) -> None:
+    assert len(unread(load([], [*TASK, *arguments]), arguments)) == keys
 
 
 @pytest.mark.parametrize(
-    ("task", "unread_words", "read"),
+    ("task", "unread_keys", "read"),
     [
         (
             "cola",
@@ -95,19 +95,27 @@ def test_fine_tuning(words: list[str], keys: int) -> None:
         ),
     ],
 )
-def test_keys_of_other_kinds_of_task(task: str, unread_words: str, read: str) -> None:
-    def keys(words: str) -> list[str]:
-        return [word if word.startswith("train.") else f"task.{word}" for word in words.split()]
+def test_keys_of_other_kinds_of_task(task: str, unread_keys: str, read: str) -> None:
+    def keys(arguments: str) -> list[str]:
+        return [argument if argument.startswith("train.") else f"task.{argument}" for argument in arguments.split()]
 
-    words = [*keys(unread_words), *keys(read)]
-    config = load([], [*keys(f"name={task}"), "task.path=x", *words])
-    assert [*unread(config, words, kind_of(config.task))] == [word.partition("=")[0] for word in keys(unread_words)]
+    arguments = [*keys(unread_keys), *keys(read)]
+    config = load([], [*keys(f"name={task}"), "task.path=x", *arguments])
+    assert [*unread(config, arguments, kind_of(config.task))] == [
+        argument.partition("=")[0] for argument in keys(unread_keys)
+    ]
 
 
 def test_a_mixture_may_have_tasks_of_all_kinds() -> None:
-    words = ["task.header=false", "task.score_range=[1,3]", "task.too_long=raise", "task.prefix=a", "task.stride=64"]
-    config = load([], ["task.name=mixture", "task.mixture=[{name: rte, path: x}]", "task.form=text", *words])
-    assert [*unread(config, words, kind_of(config.task))] == ["task.stride"]
+    arguments = [
+        "task.header=false",
+        "task.score_range=[1,3]",
+        "task.too_long=raise",
+        "task.prefix=a",
+        "task.stride=64",
+    ]
+    config = load([], ["task.name=mixture", "task.mixture=[{name: rte, path: x}]", "task.form=text", *arguments])
+    assert [*unread(config, arguments, kind_of(config.task))] == ["task.stride"]
 
 
 def test_the_table_names_keys_that_are_there() -> None:
@@ -120,15 +128,15 @@ def test_a_run_says_it_of_the_command_line_alone(
     tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (in_folder / "mine.yaml").write_text("optimizer: {momentum: 0.9}")
-    words = ["pretrain", "--dry-run", "-c", "mine.yaml", f"data.path={tiny_data}"]
-    assert main(words) == 0
+    arguments = ["pretrain", "--dry-run", "-c", "mine.yaml", f"data.path={tiny_data}"]
+    assert main(arguments) == 0
     assert "changes nothing" not in capsys.readouterr().err
-    assert main([*words, "optimizer.momentum=0.8"]) == 0
+    assert main([*arguments, "optimizer.momentum=0.8"]) == 0
     assert "optimizer.momentum=0.8 changes nothing: it is read with optimizer.name=muon" in capsys.readouterr().err
     source = make_checkpoint(Path("source"), tiny_data.parent / "tokenizer")
     task = small_tasks.make_task(Path("task"), "single", train=16, dev=4)
-    words = ["finetune", "--dry-run", *finetuning.TRAINING, *task, f"checkpoint.init_from={source}"]
-    assert main([*words, "data.path=elsewhere"]) == 0
+    arguments = ["finetune", "--dry-run", *finetuning.TRAINING, *task, f"checkpoint.init_from={source}"]
+    assert main([*arguments, "data.path=elsewhere"]) == 0
     assert "data.path=elsewhere changes nothing: it is for pre-training" in capsys.readouterr().err
 
 
@@ -136,7 +144,7 @@ def test_a_sweep_refuses_it() -> None:
     """Two of its runs would be equal; one value alone is no list."""
 
     def make(*lists: str) -> None:
-        make_key_sweep(lists, lambda words: load([], words), None, None)
+        make_key_sweep(lists, lambda arguments: load([], arguments), None, None)
 
     make("optimizer.momentum=0.9", "optimizer.lr=1e-3,1e-4")
     make("optimizer.name=muon", "optimizer.momentum=0.8,0.9")

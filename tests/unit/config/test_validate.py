@@ -127,18 +127,20 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
-def test_refused_with_the_way_out(words: list[str], message: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
+def test_refused_with_the_way_out(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load([], words)
+        load([], arguments)
 
 
-@pytest.mark.parametrize("word", ["model.layers=0", "train.global_batch=-8", "parallel.tensor=0", "parallel.zero=-1"])
-def test_one_mistake_is_one_line(word: str) -> None:
+@pytest.mark.parametrize(
+    "argument", ["model.layers=0", "train.global_batch=-8", "parallel.tensor=0", "parallel.zero=-1"]
+)
+def test_one_mistake_is_one_line(argument: str) -> None:
     with pytest.raises(ConfigError) as told:
-        load([], [word])
+        load([], [argument])
     (line,) = told.value.problems
-    assert line.startswith(f"{word} ")
+    assert line.startswith(f"{argument} ")
 
 
 def test_the_world_must_fit() -> None:
@@ -157,12 +159,12 @@ def test_the_steps_of_a_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    "word",
+    "argument",
     [
         *("optimizer.betas=[{a: 1},2]", "tracking.tags=[[1],2]", "slurm.options=[[a]]", "slurm.environment={a: [b]}"),
         *("task={name: table, path: x, labels: [[a],{b: c}]}", "task={name: table, path: x, score_range: [{a: 1},2]}"),
     ],
 )
-def test_no_lists_within_lists(word: str) -> None:
+def test_no_lists_within_lists(argument: str) -> None:
     with pytest.raises(ConfigError, match="each item must be one plain value"):
-        load([], [word])
+        load([], [argument])

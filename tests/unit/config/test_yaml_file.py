@@ -62,7 +62,7 @@ def test_odd_texts() -> None:
 
 
 def test_whole_numbers_where_others_are_meant_free_mappings_and_sources() -> None:
-    words = [
+    arguments = [
         "data.path=[{path: a, weight: 2}, {path: b}]",
         "slurm.environment={A: '1', B: 'x y'}",
         "probes=[{name: cola, path: x}]",
@@ -70,7 +70,7 @@ def test_whole_numbers_where_others_are_meant_free_mappings_and_sources() -> Non
         "train.epochs=2",
         "tracking.tags=[a, '1e5']",
     ]
-    config = load([], words)
+    config = load([], arguments)
     assert to_yaml(config) == theirs(config)
     whole = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=1, betas=[0, 1]))
     assert to_yaml(whole) == theirs(whole)

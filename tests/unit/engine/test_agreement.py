@@ -76,7 +76,7 @@ def test_every_key_of_the_configuration_is_compared_but_those_that_may_differ() 
 @pytest.mark.parametrize("changed", ["probes=[{name: lambada, path: x}]", "task.name=cola", "run.seed=9"])
 def test_sections_that_are_there_on_one_rank_alone_differ(changed: str) -> None:
     task = ["task.path=x", "checkpoint.init_from=y"] if changed.startswith("task") else []
-    both = [facts(load([], words), "cpu", {}) for words in ([], [changed, *task])]
+    both = [facts(load([], arguments), "cpu", {}) for arguments in ([], [changed, *task])]
     assert changed.partition(".")[0].partition("=")[0] in (first_difference(both, ["a", "a"], same_start) or "")
 
 

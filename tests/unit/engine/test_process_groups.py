@@ -110,8 +110,8 @@ def one_rank_without_ipv4() -> tuple[bool, bool, bool]:
 
     del os.environ[network.INTERFACE]  # as without --nproc
     assert ctypes.CDLL(None).unshare(NEW_NETWORK) == 0, "root may"
-    for words in ("link set lo up", "-4 address delete 127.0.0.1/8 dev lo"):
-        subprocess.run(["ip", *words.split()], check=True)
+    for arguments in ("link set lo up", "-4 address delete 127.0.0.1/8 dev lo"):
+        subprocess.run(["ip", *arguments.split()], check=True)
     loaded = process_groups.connect_alone().size() == 1
     with session.distributed_session(load([], [])) as groups:
         trained = groups.gather(7) == [7]

@@ -22,14 +22,14 @@ def test_other_data_is_scored_and_replaces_nothing(fine_tuned: Callable[[str], P
     shutil.copytree(fine_tuned("single").parents[1], in_folder / "data", ignore=shutil.ignore_patterns("runs"))
     lines = (in_folder / "data" / "dev.jsonl").read_text().splitlines(keepends=True)
     (in_folder / "data" / "dev.jsonl").write_text("".join(lines[:7]))
-    words = ["evaluate", "--checkpoint", str(run), "--every", "task.path=data", "--nproc", "1"]
-    assert main(words) == 0
+    arguments = ["evaluate", "--checkpoint", str(run), "--every", "task.path=data", "--nproc", "1"]
+    assert main(arguments) == 0
     found = json.loads((run / "eval.json").read_text())
     assert of_run(found) == own
     assert [entry for entry in of_models(of_own_data(found)) if entry["step"] == own[0]["step"]] == own
     others = [entry for entry in of_models(found) if entry["data"] != own[0]["data"]]
     assert own[0]["step"] in {entry["step"] for entry in others}
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert json.loads((run / "eval.json").read_text()) == found
 
 
@@ -51,8 +51,8 @@ def test_text_that_is_not_what_it_was_is_named(
 ) -> None:
     """What a run held out may be trained on in the new split, and the other way round."""
     shutil.copytree(tiny_data.parent, in_folder / "made")
-    words = ["data.path=made/data", "run.name=r", "model.layers=1", "model.context=32", "train.steps=1"]
-    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    arguments = ["data.path=made/data", "run.name=r", "model.layers=1", "model.context=32", "train.steps=1"]
+    assert main(["pretrain", *arguments, "--nproc", "1"]) == 0
     assert main(["evaluate", "runs/r", "--nproc", "1"]) == 0
     assert "built again" not in capsys.readouterr().err
     shutil.rmtree("made/data")

@@ -42,8 +42,8 @@ def masks(data: Data, config: Any, shapes: list[BatchShape], **seed: int) -> dic
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_masks_depend_on_the_row_alone(text: str, sentence_data: Path) -> None:
-    words = ["model.context=32", f"data.path={sentence_data}", *FAMILIES["bert"], *TEXTS[text]]
-    config, other = (load([], [*words, f"run.seed={seed}"]) for seed in (1, 2))
+    arguments = ["model.context=32", f"data.path={sentence_data}", *FAMILIES["bert"], *TEXTS[text]]
+    config, other = (load([], [*arguments, f"run.seed={seed}"]) for seed in (1, 2))
     one, another = open_data(config), open_data(other)
     assert (row_note(config, one) is not None) == (config.data.text != "windows")
     wanted = masks(one, config, [BatchShape(8, 8)])

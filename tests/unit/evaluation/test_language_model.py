@@ -28,8 +28,8 @@ Models = Callable[[str], LanguageModel]
 
 
 def settings(family: str) -> ModelConfig:
-    words = [word for word in FAMILIES[family] if word.startswith("model.")]
-    return load([], [*words, *FAMILIES[family], *(f"model.{key}={value}" for key, value in SIZE.items())]).model
+    arguments = [argument for argument in FAMILIES[family] if argument.startswith("model.")]
+    return load([], [*arguments, *FAMILIES[family], *(f"model.{key}={value}" for key, value in SIZE.items())]).model
 
 
 @pytest.fixture(scope="module")

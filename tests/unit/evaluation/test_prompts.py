@@ -29,24 +29,24 @@ def model(checkpoint: Path) -> LanguageModel:
     return gpt1_ds.load(checkpoint)
 
 
-def sample(capsys: pytest.CaptureFixture[str], checkpoint: Path, *words: str) -> tuple[int, list[str], str]:
+def sample(capsys: pytest.CaptureFixture[str], checkpoint: Path, *arguments: str) -> tuple[int, list[str], str]:
     capsys.readouterr()
-    code = main(["sample", "--checkpoint", str(checkpoint), *words])
+    code = main(["sample", "--checkpoint", str(checkpoint), *arguments])
     found = capsys.readouterr()
     return code, found.out.splitlines(), found.err
 
 
 def test_several_texts_of_a_prompt(checkpoint: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--prompt", "It was", "--tokens", "6", "--seed", "4"]
-    code, out, _ = sample(capsys, checkpoint, *words, "--samples", "3")
+    arguments = ["--prompt", "It was", "--tokens", "6", "--seed", "4"]
+    code, out, _ = sample(capsys, checkpoint, *arguments, "--samples", "3")
     texts = "\n".join(out).split("\n---\n")
-    alone = ["\n".join(sample(capsys, checkpoint, *words[:-1], str(seed))[1]) for seed in (4, 5, 6)]
+    alone = ["\n".join(sample(capsys, checkpoint, *arguments[:-1], str(seed))[1]) for seed in (4, 5, 6)]
     assert (code, texts) == (0, alone)
     assert len({*texts}) == 3
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("arguments", "reason"),
     [
         (["--samples", "0"], "--samples 0 must be at least 1, and 1 with --input, whose rows have seeds"),
         (
@@ -60,9 +60,9 @@ def test_several_texts_of_a_prompt(checkpoint: Path, model: LanguageModel, capsy
     ],
 )
 def test_several_texts_are_drawn(
-    words: list[str], reason: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], reason: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, error = sample(capsys, checkpoint, "--prompt", "It was", *words)
+    code, out, error = sample(capsys, checkpoint, "--prompt", "It was", *arguments)
     assert (code, out) == (2, [])
     assert error.strip().endswith(reason)
 
@@ -90,11 +90,11 @@ def test_a_seed_of_its_own_and_beams(
     _, out, _ = sample(capsys, checkpoint, "--input", str(file), "--tokens", "6")
     texts = [json.loads(line)["text"] for line in out]
     assert texts == [model.generate("It was", 6, seed=seed) for seed in (1, 2, 1)]
-    words = ["--tokens", "6", "--beams", "3", "--length-penalty", "gnmt", "--length-alpha", "0.6", "--early-end"]
-    _, out, _ = sample(capsys, checkpoint, "--input", str(file), *words)
+    arguments = ["--tokens", "6", "--beams", "3", "--length-penalty", "gnmt", "--length-alpha", "0.6", "--early-end"]
+    _, out, _ = sample(capsys, checkpoint, "--input", str(file), *arguments)
     best = model.generate("It was", 6, beams=3, length_penalty="gnmt", length_alpha=0.6, early_end=True)
     assert {json.loads(line)["text"] for line in out} == {best}
-    _, out, _ = sample(capsys, checkpoint, "--prompt", "It was", *words)
+    _, out, _ = sample(capsys, checkpoint, "--prompt", "It was", *arguments)
     assert "\n".join(out).startswith("It was")
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_prompt_is_one_line(
 
 
 def test_flags_that_do_not_go_together(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, says in (
+    for arguments, says in (
         (["--beams", "4", "--top-k", "5"], "--beams=4 must be 1 for temperature, top_k"),
         (["--beams", "4", "--temperature", "1.5"], "--beams=4 must be 1 for temperature, top_k"),
         (["--beams", "4", "--temperature", "0.8"], "--beams=4 must be 1 for temperature, top_k"),  # the default
@@ -127,7 +127,7 @@ def test_flags_that_do_not_go_together(checkpoint: Path, tmp_path: Path, capsys:
         (["--tokens", "4", "--min-tokens", "5"], "--min-tokens=5 must be 0 or more, and at most tokens=4"),
         (["--repetition-penalty", "0"], "--repetition-penalty=0.0 must be above 0"),
     ):
-        code, _, told = sample(capsys, checkpoint, "--prompt", "It", *words)
+        code, _, told = sample(capsys, checkpoint, "--prompt", "It", *arguments)
         assert (code, len(told.splitlines())) == (2, 1), told
         assert says in told
     for place, says in (

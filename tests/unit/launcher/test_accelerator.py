@@ -41,7 +41,7 @@ def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "promise"),
+    ("overrides", "variables", "promise"),
     [
         (["train.device=cuda"], {}, "train.device=cuda"),
         ([], {"SLURM_GPUS_ON_NODE": "8"}, "SLURM_GPUS_ON_NODE=8"),
@@ -53,8 +53,8 @@ def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         ([], {}, None),
     ],
 )
-def test_who_promises_a_gpu(words: list[str], variables: dict[str, str], promise: str | None) -> None:
-    config = load([], words)
+def test_who_promises_a_gpu(overrides: list[str], variables: dict[str, str], promise: str | None) -> None:
+    config = load([], overrides)
     assert accelerator.promised(config.train.device, config.slurm.gpus_per_node, variables) == promise
 
 

@@ -25,8 +25,8 @@ from tools.families import FAMILIES
 
 @pytest.fixture(scope="module")
 def encoder() -> DenseModel:
-    words = [*FAMILIES["bert"], "model.width=16", "model.context=8", "objective.next_sentence=false"]
-    config = load([], [*words, "data.text=windows"])
+    arguments = [*FAMILIES["bert"], "model.width=16", "model.context=8", "objective.next_sentence=false"]
+    config = load([], [*arguments, "data.text=windows"])
     model = DenseModel(config, 300, TensorParallel(connect_alone()))
     for parameter in model.parameters():
         value = initial_value(names.info(parameter), 1)

@@ -56,7 +56,7 @@ def ranks(others: list[bool], rank: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("words", "here", "others", "on"),
+    ("arguments", "here", "others", "on"),
     [
         ([], 1, [], True),
         ([], 0, [], False),
@@ -68,12 +68,12 @@ def ranks(others: list[bool], rank: int = 0) -> Any:
     ],
 )
 def test_all_ranks_agree(
-    words: list[str], here: int, others: list[bool], on: bool, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], here: int, others: list[bool], on: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`here`: on how many ranks this rank's proof was made, 0: it has none."""
     if here:
         proof.keep(proof.toolchain(GPU), here)
-    session.agree_on_proof(load([], words), ranks(others), GPU)
+    session.agree_on_proof(load([], arguments), ranks(others), GPU)
     assert kernels.available(GPU) is overlap.overlaps(GPU) is on
     assert len(capsys.readouterr().err.splitlines()) == (not on)
 

@@ -19,8 +19,8 @@ from tools.families import FAMILIES
 SMALL = [*FAMILIES["t5"], "model.width=16", "model.heads=2", "model.context=8", "model.vocab_size=300"]
 
 
-def _model(*words: str) -> tuple[DenseModel, dict[str, torch.nn.Parameter]]:
-    model = DenseModel(load([], [*SMALL, *words]), 300, TensorParallel(connect_alone())).train()
+def _model(*arguments: str) -> tuple[DenseModel, dict[str, torch.nn.Parameter]]:
+    model = DenseModel(load([], [*SMALL, *arguments]), 300, TensorParallel(connect_alone())).train()
     return model, {names.info(parameter).name: parameter for parameter in model.parameters()}
 
 
@@ -53,7 +53,7 @@ def test_loss_and_gradients() -> None:
 
 
 def test_counts() -> None:
-    shared, apart = (load([], [*SMALL, *words]).model for words in (["model.shared=true"], []))
+    shared, apart = (load([], [*SMALL, *arguments]).model for arguments in (["model.shared=true"], []))
     block = 4 * 16 * 16 + 3 * 16 * 64 + 2 * 16
     assert parameters(apart, 300) - parameters(shared, 300) == 2 * block
     assert counts(apart, 300)["transformer"] - counts(shared, 300)["transformer"] == 2 * block
@@ -62,8 +62,8 @@ def test_counts() -> None:
 @pytest.mark.parametrize("pipeline", [1, 2, 4])
 def test_stages_hold_copies(pipeline: int) -> None:
     """A pipeline has the memory of two stacks, where it parts them; their gradients are summed."""
-    words = [f"parallel.pipeline={pipeline}", "train.global_batch=4", "train.micro_batch=1"]
-    shared, apart = (stages(load([], [*SMALL, *words, *more]), 300) for more in (["model.shared=true"], []))
+    arguments = [f"parallel.pipeline={pipeline}", "train.global_batch=4", "train.micro_batch=1"]
+    shared, apart = (stages(load([], [*SMALL, *arguments, *more]), 300) for more in (["model.shared=true"], []))
     block = 4 * 16 * 16 + 3 * 16 * 64 + 2 * 16
     alone = 2 * block * (pipeline == 1)
     assert sum(one.parameters for one in apart) - sum(one.parameters for one in shared) == alone

@@ -53,7 +53,7 @@ def test_values_of_a_file_stay_what_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["slurm.gpus_per_node=8"], ["--gpus-per-node=8", "--cpus-per-gpu=4"]),
         (["slurm.gpus_per_node=a100:8"], ["--gpus-per-node=a100:8", "--cpus-per-gpu=4"]),
@@ -68,12 +68,12 @@ def test_values_of_a_file_stay_what_they_are(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[0] if value and "=" in value[0] else None,
 )
-def test_sites_ask_in_different_ways(words: list[str], expected: list[str]) -> None:
-    config = load([], words)
+def test_sites_ask_in_different_ways(arguments: list[str], expected: list[str]) -> None:
+    config = load([], arguments)
     found = told(config)
     assert set(expected) <= set(found)
     assert config.slurm.ranks == max(1, config.slurm.gpus)
-    assert len([word for word in found if "gpu" in word]) == (1 if config.slurm.gpus else 0) + (
+    assert len([argument for argument in found if "gpu" in argument]) == (1 if config.slurm.gpus else 0) + (
         "--cpus-per-gpu=4" in found
     )
 
@@ -83,8 +83,8 @@ def test_sites_ask_in_different_ways(words: list[str], expected: list[str]) -> N
 )
 def test_containers(runtime: str, first: list[str]) -> None:
     """Words for the site's own program; no such program is here."""
-    words = ["slurm.container=image", f"slurm.container_runtime={runtime}", "slurm.gpus_per_node=a100:2"]
-    (line,) = (line for line in job_settings(load([], words), []) if line.startswith("prefix="))
+    arguments = ["slurm.container=image", f"slurm.container_runtime={runtime}", "slurm.gpus_per_node=a100:2"]
+    (line,) = (line for line in job_settings(load([], arguments), []) if line.startswith("prefix="))
     assert shlex.split(line.partition("(")[2].rstrip(")"))[: len(first)] == first
     assert line.endswith(" image)")
 
@@ -120,7 +120,7 @@ os.execvpe(words[1], words[1:], given)
 
 
 @pytest.mark.parametrize(
-    "word",
+    "argument",
     [
         "slurm.container_runtime=docker",
         "slurm.gpus_per_node=a100:",
@@ -142,9 +142,9 @@ os.execvpe(words[1], words[1:], given)
         "run.name=a b",
     ],
 )
-def test_refused(word: str) -> None:
+def test_refused(argument: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load([], [word])
+        load([], [argument])
     assert len(caught.value.problems) == 1
 
 
@@ -188,7 +188,7 @@ def test_a_line_of_setup_that_fails_ends_the_job(tmp_path: Path) -> None:
 
 def test_a_percent_of_a_folder_stays_one() -> None:
     """SLURM would put the job's name in its place, find no such folder, and end the job without a word."""
-    (output,) = (word for word in sbatch_options(load(), RunDir(Path("/disk/100%x/a"))) if "output" in word)
+    (output,) = (argument for argument in sbatch_options(load(), RunDir(Path("/disk/100%x/a"))) if "output" in argument)
     assert output == "--output=/disk/100%%x/a/slurm/%j.out"
 
 
@@ -210,7 +210,7 @@ def test_launchers() -> None:
     assert "--ntasks-per-node=1" in told(load([], ["slurm.gpus_per_node=8"]))
     assert "--ntasks-per-node=8" in told(load([], ["slurm.gpus_per_node=8", "slurm.launcher=srun"]))
     assert "--gpus-per-node=8" in told(load([], ["slurm.gpus_per_node=8"]))
-    assert not [word for word in told(load()) if "gpus" in word]
+    assert not [argument for argument in told(load()) if "gpus" in argument]
 
 
 @pytest.mark.parametrize(

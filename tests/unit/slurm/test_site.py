@@ -38,12 +38,12 @@ def says(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def lines(*words: str) -> list[str]:
-    return [str(line) for line in assumptions(load([], [f"slurm.{word}" for word in words]).slurm)]
+def lines(*arguments: str) -> list[str]:
+    return [str(line) for line in assumptions(load([], [f"slurm.{argument}" for argument in arguments]).slurm)]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         (
             ["partition=gpu", "gpus_per_node=a100:8"],
@@ -87,8 +87,8 @@ def lines(*words: str) -> list[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_line_for_each_assumption(site: Path, words: list[str], said: str) -> None:
-    assert [line for line in lines(*words) if line.startswith(said)], "\n".join(lines(*words))
+def test_a_line_for_each_assumption(site: Path, arguments: list[str], said: str) -> None:
+    assert [line for line in lines(*arguments) if line.startswith(said)], "\n".join(lines(*arguments))
 
 
 def test_a_site_that_requeues_nothing(site: Path) -> None:
@@ -106,7 +106,7 @@ def test_arrays_are_no_larger_than_the_site_allows(
     sweep = ["pretrain", "--sweep", "run.seed=1,2,3,4,5", "data.path=python-docs"]
     assert main(["slurm", "submit", *sweep, "--dry-run"]) == 0
     told = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("sbatch")]
-    arrays = [[word for word in line if word.startswith(("--array", "--dependency"))] for line in told]
+    arrays = [[argument for argument in line if argument.startswith(("--array", "--dependency"))] for line in told]
     assert arrays == [["--array=0-2"], ["--array=0-1"], ["--dependency=afterany:JOB:JOB"]]
     assert main(["slurm", "submit", *sweep, "--dry-run", "slurm.jobs=2"]) == 0
     told = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("sbatch")]

@@ -41,7 +41,7 @@ def finish(run_dir: RunDir, saved: int, code: int | None, status: int = 1, most:
         (0, 75, 0, (75, False)),  # nothing was gained
         (9, 1, 1, (1, False)),  # diverged, say: the next would come to the same
         (0, 1, 1, (1, False)),
-        (9, 2, 1, (2, False)),  # wrong words stay wrong
+        (9, 2, 1, (2, False)),  # wrong arguments stay wrong
         (9, None, 137, (1, True)),  # killed
         (0, None, 137, (1, False)),
     ],

@@ -77,10 +77,10 @@ def test_segments_in_the_order_of_their_starts(tmp_path: Path) -> None:
 
 def test_the_flags_are_those_of_the_installed_wandb(tmp_path: Path) -> None:
     folders = sync.segments(make_run(tmp_path / "run"))
-    words = sync.command(folders)
-    assert words[:5] == [sys.executable, "-P", "-m", "wandb", "sync"]
-    assert words[-3:] == [str(folder) for folder in folders]
-    done = subprocess.run([*words, "--dry-run"], cwd=tmp_path, capture_output=True, text=True)
+    arguments = sync.command(folders)
+    assert arguments[:5] == [sys.executable, "-P", "-m", "wandb", "sync"]
+    assert arguments[-3:] == [str(folder) for folder in folders]
+    done = subprocess.run([*arguments, "--dry-run"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
     assert all(name in told for name in NAMES), told
@@ -119,8 +119,8 @@ def test_the_segment_of_a_live_run_is_left(
     assert "still running" in capsys.readouterr().out
 
 
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(words) == 2
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
     return error

@@ -26,6 +26,6 @@ def test_what_is_measured_can_be_planned_with(tmp_path: Path) -> None:
             assert 1e5 < speeds.stream < 1e13, "bytes per second"
     machine.write(here, tmp_path / "m.json")
     assert machine.read(tmp_path / "m.json") == here
-    for words in ([], ["parallel.tensor=2"], ["parallel.pipeline=2"], ["train.precision=bf16"]):
-        found = cost(load([], words), 2, 500, here)
+    for arguments in ([], ["parallel.tensor=2"], ["parallel.pipeline=2"], ["train.precision=bf16"]):
+        found = cost(load([], arguments), 2, 500, here)
         assert 1e-5 < found.step < 1e3

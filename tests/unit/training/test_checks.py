@@ -44,9 +44,9 @@ def world(tiny_data: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return {"data": tiny_data, "source": in_folder / "source", "task": tiny_data.parent / "tokenizer"}
 
 
-def saved_run(world: dict[str, Path], *words: str, step: int = 4, data: str = "") -> Path:
-    """A run folder with one checkpoint, as if a run with these words had saved it at `step`."""
-    config = configuration.resolved(pretrain_config([], [*SHORT, f"data.path={world['data']}", *words]))
+def saved_run(world: dict[str, Path], *arguments: str, step: int = 4, data: str = "") -> Path:
+    """A run folder with one checkpoint, as if a run with these arguments had saved it at `step`."""
+    config = configuration.resolved(pretrain_config([], [*SHORT, f"data.path={world['data']}", *arguments]))
     run_dir = claim.run_folder(config)
     run_dir.create()
     run_dir.config.write_text(to_yaml(config))
@@ -179,11 +179,11 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
 }  # fmt: skip
 
 
-def refusals(command: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> list[list[str]]:
+def refusals(command: str, arguments: list[str], capfd: pytest.CaptureFixture[str]) -> list[list[str]]:
     """What the dry run and the run say as they refuse."""
     said = []
     for dry in (["--dry-run"], []):
-        assert main([command, *words, *dry, "--nproc", "1"]) == 2
+        assert main([command, *arguments, *dry, "--nproc", "1"]) == 2
         said.append(capfd.readouterr().err.splitlines())
     return said
 
@@ -201,10 +201,10 @@ def test_the_dry_run_refuses_what_the_run_refuses(
     check: Any, number: int, world: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     prepare, says = VIOLATIONS[check][number]
-    words = [*SHORT, f"data.path={world['data']}", *prepare(world)]
+    arguments = [*SHORT, f"data.path={world['data']}", *prepare(world)]
     if number == 2 and check is checks.check_first_state:  # the shape is the checkpoint's but for what is named
-        words = words[len(TINY) :]
-    dry, run = refusals("pretrain", words, capfd)
+        arguments = arguments[len(TINY) :]
+    dry, run = refusals("pretrain", arguments, capfd)
     assert dry == run
     if says == SEVERAL:  # all that a dataset and its tokenizer lack
         assert len(dry) > 1
@@ -223,13 +223,13 @@ TASK_VIOLATIONS: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "says"), TASK_VIOLATIONS)
+@pytest.mark.parametrize(("arguments", "says"), TASK_VIOLATIONS)
 def test_of_fine_tuning_too(
-    words: list[str], says: str, world: dict[str, Path], capfd: pytest.CaptureFixture[str]
+    arguments: list[str], says: str, world: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = small_tasks.make_task(Path("task"), "single", train=24, dev=6)
     dry, run = refusals(
-        "finetune", [*finetuning.TRAINING, *task, f"checkpoint.init_from={world['source']}", *words], capfd
+        "finetune", [*finetuning.TRAINING, *task, f"checkpoint.init_from={world['source']}", *arguments], capfd
     )
     assert dry == run
     assert len(dry) == 1
@@ -247,8 +247,8 @@ def test_what_scores_a_task_is_asked_for_before_it_is_trained(
 
 
 def test_a_missing_checkpoint_hides_no_other_mistake(capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["task.name=table", "task.kind=clasification", "task.lern=1", "checkpoint.init_from=nowhere"]
-    assert main(["finetune", *words]) == 2
+    arguments = ["task.name=table", "task.kind=clasification", "task.lern=1", "checkpoint.init_from=nowhere"]
+    assert main(["finetune", *arguments]) == 2
     missing, kind, key = capfd.readouterr().err.splitlines()
     assert "nowhere: no such folder" in missing
     assert "task.kind: Invalid value 'clasification'" in kind
@@ -260,14 +260,14 @@ def test_a_missing_checkpoint_hides_no_other_mistake(capfd: pytest.CaptureFixtur
 def test_a_dry_run_of_fine_tuning_knows_its_length(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     """24 examples in batches of 4, three times."""
     task = small_tasks.make_task(Path("task"), "single", train=24, dev=6)
-    words = [*task, f"checkpoint.init_from={world['source']}", "train.global_batch=4", "train.epochs=3"]
-    assert main(["finetune", *words, "train.micro_batch=4", "--dry-run"]) == 0
+    arguments = [*task, f"checkpoint.init_from={world['source']}", "train.global_batch=4", "train.epochs=3"]
+    assert main(["finetune", *arguments, "train.micro_batch=4", "--dry-run"]) == 0
     assert "batch: 4 sequences = 128 tokens per step at most; 18 steps\n" in capfd.readouterr().out
 
 
 def test_a_warm_up_that_is_cut_is_said_first(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*SHORT, f"data.path={world['data']}", "schedule.warmup_steps=100"]
-    assert main(["pretrain", *words, "--dry-run"]) == 0
+    arguments = [*SHORT, f"data.path={world['data']}", "schedule.warmup_steps=100"]
+    assert main(["pretrain", *arguments, "--dry-run"]) == 0
     assert "schedule.warmup_steps=100 is more than the 4 steps of the run" in capfd.readouterr().out
 
 
@@ -276,43 +276,43 @@ def test_what_a_run_reads_of_each_source_is_said_first(
 ) -> None:
     """Equal weights read the two alike, whatever their sizes: one pass over all text is several over the smaller."""
     one = world["data"]
-    words = [*TINY, f"data.path=[{{path: {one}, weight: 3}}, {one}]", "train.epochs=1"]
-    assert main(["pretrain", *words, "--dry-run"]) == 0
+    arguments = [*TINY, f"data.path=[{{path: {one}, weight: 3}}, {one}]", "train.epochs=1"]
+    assert main(["pretrain", *arguments, "--dry-run"]) == 0
     said = re.search(r"data\.path: the run passes ([\d.]+) times over .*, ([\d.]+) times .*", capfd.readouterr().out)
     assert said
     assert [float(said[1]), float(said[2])] == pytest.approx([1.5, 0.5], abs=0.02)
     assert said[0].endswith(f"; the held-out text is that of {one}")
-    dry, run = refusals("pretrain", [*words, "data.epochs_limit=1"], capfd)
+    dry, run = refusals("pretrain", [*arguments, "data.epochs_limit=1"], capfd)
     assert dry == run
     assert f"times over {one}, for its weight" in dry[0]
 
 
 def test_what_a_run_takes_the_dry_run_takes(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     """Weights of a checkpoint give the model its shape; a folder of the same run continues."""
-    words = [f"data.path={world['data']}", f"checkpoint.init_from={world['source']}"]
-    assert main(["pretrain", *words, "--dry-run"]) == 0
+    arguments = [f"data.path={world['data']}", f"checkpoint.init_from={world['source']}"]
+    assert main(["pretrain", *arguments, "--dry-run"]) == 0
     assert "model: 2 layers x width 32, 2 heads, context 32" in capfd.readouterr().out
     saved_run(world)
-    assert main(["pretrain", *SHORT, words[0], "train.steps=8", "--dry-run"]) == 0
+    assert main(["pretrain", *SHORT, arguments[0], "train.steps=8", "--dry-run"]) == 0
 
 
 def test_a_run_that_is_done_says_so_without_ranks(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
-    folder, words = saved_run(world), [*SHORT, f"data.path={world['data']}"]
+    folder, arguments = saved_run(world), [*SHORT, f"data.path={world['data']}"]
     (folder / "DONE").write_text('{"step": 4}')
-    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert main(["pretrain", *arguments, "--nproc", "1"]) == 0
     assert capfd.readouterr().err == "runs/run: done after step 4\n"
     for more in (["train.steps=5"], ["checkpoint.keep=7"]):  # what is left to do, and what is to be noted
         with pytest.raises(AssertionError, match="ranks were started"):
-            main(["pretrain", *words, *more, "--nproc", "1"])
+            main(["pretrain", *arguments, *more, "--nproc", "1"])
 
 
 def test_a_job_of_a_run_that_is_done_leaves_its_outcome(
     world: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, words = saved_run(world), [*SHORT, f"data.path={world['data']}"]
+    folder, arguments = saved_run(world), [*SHORT, f"data.path={world['data']}"]
     (folder / "DONE").write_text('{"step": 4}')
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert main(["pretrain", *arguments, "--nproc", "1"]) == 0
     assert re.search('"code": 0,\n *"reason": "done",\n *"step": 4', (folder / "slurm" / "outcome-7.json").read_text())
 
 

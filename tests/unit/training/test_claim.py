@@ -14,11 +14,11 @@ from gpt1_ds.config import Config, load, to_yaml
 from gpt1_ds.training import claim
 from tools import runs
 
-WORDS = ["model.vocab_size=500", "train.steps=9"]
+ARGUMENTS = ["model.vocab_size=500", "train.steps=9"]
 
 
-def configured(*words: str) -> Config:
-    return load([], [*WORDS, *words])
+def configured(*arguments: str) -> Config:
+    return load([], [*ARGUMENTS, *arguments])
 
 
 @pytest.fixture
@@ -136,14 +136,14 @@ def test_the_folder_of_a_study_is_no_run_s(run_dir: RunDir) -> None:
 
 
 def test_a_store_that_holds_the_run_refuses_before_anything_moves(tiny_data: Path, tmp_path: Path) -> None:
-    words = [
+    arguments = [
         f"data.path={tiny_data}",
         f"run.dir={tmp_path}",
         "train.steps=2",
         f"checkpoint.mirror=file://{tmp_path}/store",
     ]
-    assert runs.pretrain(words, 1) == 0
+    assert runs.pretrain(arguments, 1) == 0
     with pytest.raises(ConfigError, match=r"holds a run of this name, and checkpoint\.resume=never begins anew"):
-        runs.pretrain([*words, "checkpoint.resume=never"], 1)
+        runs.pretrain([*arguments, "checkpoint.resume=never"], 1)
     assert [folder.name for folder in tmp_path.iterdir() if "replaced" in folder.name] == []
-    assert steps_in(runs.folder(words).checkpoints)
+    assert steps_in(runs.folder(arguments).checkpoints)

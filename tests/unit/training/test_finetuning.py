@@ -37,7 +37,7 @@ def test_how_long_results_take(answer: str, writes: bool, seconds: float) -> Non
 
 
 @pytest.fixture
-def words(tiny_data: Path, tmp_path: Path) -> list[str]:
+def arguments(tiny_data: Path, tmp_path: Path) -> list[str]:
     """What a small fine-tuning run is told."""
     source = make_checkpoint(
         tmp_path / "source", tiny_data.parent / "tokenizer", ModelConfig(layers=2, width=32, heads=2, context=48)
@@ -57,15 +57,15 @@ def flip_a_bit(folder: Path) -> tuple[Path, bytes]:
     return shard, content
 
 
-def test_a_best_checkpoint_with_a_wrong_bit_tells_how_to_score_the_last_one(words: list[str]) -> None:
-    words = [*words, "train.epochs=4"]
-    assert finetuning.finetune(words) == 0
-    run_dir = finetuning.folder(words)
+def test_a_best_checkpoint_with_a_wrong_bit_tells_how_to_score_the_last_one(arguments: list[str]) -> None:
+    arguments = [*arguments, "train.epochs=4"]
+    assert finetuning.finetune(arguments) == 0
+    run_dir = finetuning.folder(arguments)
     best, last = finetuning.best(run_dir), run_dir.checkpoints / run_dir.latest.read_text().strip()
     flip_a_bit(best)
     run_dir.done.unlink()
     with pytest.raises(CheckpointError) as caught:
-        finetuning.finetune(words)
+        finetuning.finetune(arguments)
     (line,) = caught.value.problems
     assert line.startswith(f"{best}: ")
     assert line.endswith(
@@ -75,40 +75,40 @@ def test_a_best_checkpoint_with_a_wrong_bit_tells_how_to_score_the_last_one(word
     assert main(["evaluate", str(last)]) == 0
 
 
-def test_a_best_checkpoint_with_a_wrong_bit_is_mended_from_the_store(words: list[str], tmp_path: Path) -> None:
+def test_a_best_checkpoint_with_a_wrong_bit_is_mended_from_the_store(arguments: list[str], tmp_path: Path) -> None:
     """The run ended with a line that told no way out, at every start, beside a whole copy."""
-    words = [*words, "train.epochs=4", f"checkpoint.mirror=file://{tmp_path}/store"]
-    assert finetuning.finetune(words) == 0
-    run_dir = finetuning.folder(words)
+    arguments = [*arguments, "train.epochs=4", f"checkpoint.mirror=file://{tmp_path}/store"]
+    assert finetuning.finetune(arguments) == 0
+    run_dir = finetuning.folder(arguments)
     best, scores = finetuning.best(run_dir), run_dir.evaluation.read_text()
     assert best.name not in run_dir.latest.read_text(), "a later epoch is worse: else this test says nothing"
     shard, content = flip_a_bit(best)
     run_dir.done.unlink()
     run_dir.evaluation.unlink()
-    assert finetuning.finetune(words) == 0
+    assert finetuning.finetune(arguments) == 0
     assert shard.read_bytes() == content
     assert run_dir.evaluation.read_text() == scores
 
 
-def test_results_that_would_outlast_the_job_are_the_next_jobs(words: list[str]) -> None:
+def test_results_that_would_outlast_the_job_are_the_next_jobs(arguments: list[str]) -> None:
     """The job was killed at its time limit while it scored, and no other followed. A job that begins with the results
     has no more time than the next one.
     """
-    words = [*words, "train.epochs=1"]
-    run_dir = finetuning.folder(words)
-    assert launch.run(f"{__name__}:job", (words,), 2) == [75, 75]
+    arguments = [*arguments, "train.epochs=1"]
+    run_dir = finetuning.folder(arguments)
+    assert launch.run(f"{__name__}:job", (arguments,), 2) == [75, 75]
     assert not run_dir.evaluation.exists()
-    assert launch.run(f"{__name__}:job", (words,), 2) == [0, 0]
+    assert launch.run(f"{__name__}:job", (arguments,), 2) == [0, 0]
     ends = [line["reason"] for line in read_jsonl(run_dir.events) if line["event"] == "stopped"]
     assert ends == ["handover", "done"]
     assert run_dir.evaluation.is_file()
 
 
-def job(words: list[str]) -> int:
+def job(arguments: list[str]) -> int:
     """One rank of a job whose time would not suffice for the results; its exit code."""
     from gpt1_ds.training.finetuning import finetune
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPT1_DS_DEADLINE", str(time.time() + 3600))
         patch.setattr(Finetuning, "results_take", lambda *_: 7200.0)
-        return finetune(finetuning.configuration(words))
+        return finetune(finetuning.configuration(arguments))

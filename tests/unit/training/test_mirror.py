@@ -30,9 +30,9 @@ from tools import runs
 def run(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A run that has copied its checkpoints of steps 2, 4 and 6 and kept all of them."""
     folder = tmp_path_factory.mktemp("mirrored")
-    words = [f"data.path={tiny_data}", f"run.dir={folder}", "train.steps=6", "checkpoint.every=2"]
-    assert runs.pretrain([*words, f"checkpoint.mirror=file://{folder}/store"], 1) == 0
-    return runs.folder(words)
+    overrides = [f"data.path={tiny_data}", f"run.dir={folder}", "train.steps=6", "checkpoint.every=2"]
+    assert runs.pretrain([*overrides, f"checkpoint.mirror=file://{folder}/store"], 1) == 0
+    return runs.folder(overrides)
 
 
 def place(run: RunDir) -> Path:
@@ -56,11 +56,11 @@ def test_it_holds_what_the_run_folder_holds(run: RunDir) -> None:
     assert len(runs.events(run, "copied")) == 3
 
 
-def with_a_slow_store(words: list[str]) -> int:
+def with_a_slow_store(overrides: list[str]) -> int:
     """Runs on the rank: no checkpoint is copied before the last one is saved."""
     from gpt1_ds.training.pretraining import pretrain
 
-    copy, run = store.copy, runs.folder(words)
+    copy, run = store.copy, runs.folder(overrides)
 
     def late(*arguments: Any) -> bool:
         while {"event": "saved", "step": 6}.items() - (runs.events(run, "saved") or [{}])[-1].items():
@@ -68,14 +68,14 @@ def with_a_slow_store(words: list[str]) -> int:
         return copy(*arguments)
 
     store.copy = late  # type: ignore[assignment]
-    return pretrain(runs.configuration(words))
+    return pretrain(runs.configuration(overrides))
 
 
 def test_what_was_spared_for_its_copy_is_deleted_in_the_end(tiny_data: Path, tmp_path: Path) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=1"]
-    words += ["checkpoint.keep=1", f"checkpoint.mirror=file://{tmp_path}/store"]
-    assert launch.run("tests.unit.training.test_mirror:with_a_slow_store", (words,), 1) == [0]
-    left = runs.folder(words)
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=1"]
+    overrides += ["checkpoint.keep=1", f"checkpoint.mirror=file://{tmp_path}/store"]
+    assert launch.run("tests.unit.training.test_mirror:with_a_slow_store", (overrides,), 1) == [0]
+    left = runs.folder(overrides)
     assert [event["step"] for event in runs.events(left, "copied")] == [1, 6], "a save was faster than a copy"
     assert [folder.name for folder in steps_in(left.checkpoints)] == ["step-00000006"]
     assert [folder.name for folder in steps_in(place(left) / "checkpoints")] == ["step-00000006"]
@@ -133,10 +133,10 @@ def test_damaged_copies_alone_are_not_buried(run: RunDir, tiny_data: Path, tmp_p
     for file in there.glob("checkpoints/*/state/*.safetensors"):
         file.unlink()
     before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
-    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    overrides += [f"checkpoint.mirror=file://{tmp_path}/store"]
     with pytest.raises(UserError, match=r"holds damaged checkpoints alone; .* delete what is there, or choose another"):
-        runs.pretrain(words, 1)
+        runs.pretrain(overrides, 1)
     assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
     copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", run.path.name), run, CheckpointConfig())
     copies.bring_newest()
@@ -202,9 +202,9 @@ def test_a_file_outside_is_refused(run: RunDir, tmp_path: Path) -> None:
 def test_another_run_does_not_mix_with_it(
     more: list[str], message: str, run: RunDir, tiny_data: Path, tmp_path: Path
 ) -> None:
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2", *more]
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2", *more]
     with pytest.raises(UserError) as caught:
-        runs.pretrain([*words, f"checkpoint.mirror=file://{place(run).parent}"], 1)
+        runs.pretrain([*overrides, f"checkpoint.mirror=file://{place(run).parent}"], 1)
     assert message in str(caught.value)
 
 
@@ -236,19 +236,19 @@ def test_by_hand_an_older_folder_takes_nothing_from_a_newer_store(run: RunDir, t
 @pytest.mark.parametrize("below", ["", "run", "run/checkpoints", "link"])
 def test_a_run_folder_is_not_its_own_mirror(below: str, run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
     """Neither is a folder in it or around it: copies would overwrite the lines of what they are made of."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
-    own = runs.folder(words)
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    own = runs.folder(overrides)
     assert own.path.name == "run"
     shutil.copytree(run.path, own.path)
     (tmp_path / "link").symlink_to(tmp_path)
     address = f"file://{tmp_path / below}"
     with pytest.raises(ConfigError, match=r"checkpoint\.mirror: file:.* are one, or one is in the other"):
-        Start(runs.configuration([*words, f"checkpoint.mirror={address}"]), 1).check()
+        Start(runs.configuration([*overrides, f"checkpoint.mirror={address}"]), 1).check()
     with pytest.raises(ConfigError, match=r"--to: file:.* are one, or one is in the other"):
         mirror.copy_run(own.path, address)
     with pytest.raises(ConfigError, match="are one, or one is in the other"):
         store.check_apart(f"file://{tmp_path}", own.path, "--to")
-    Start(runs.configuration([*words, f"checkpoint.mirror=file://{tmp_path}/store"]), 1).check()
+    Start(runs.configuration([*overrides, f"checkpoint.mirror=file://{tmp_path}/store"]), 1).check()
 
 
 @pytest.mark.parametrize(("folder", "name"), [("sweep/trial", "sweep/trial"), ("elsewhere", "elsewhere")])
@@ -272,38 +272,38 @@ def test_one_that_a_killed_save_was_replacing_is_copied_by_its_name(run: RunDir,
 
 def test_a_folder_that_lost_its_checkpoints_is_filled_again(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
     """The check before a run does not refuse what the store may repair; without a mirror it does."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
-    lost = runs.folder(words)
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=6", "checkpoint.every=2"]
+    lost = runs.folder(overrides)
     shutil.copytree(run.path, lost.path)
     for folder in steps_in(lost.checkpoints):
         shutil.rmtree(folder)
     with pytest.raises(CheckpointError, match="no good checkpoint is left"):
-        Start(runs.configuration(words), 1).check()
+        Start(runs.configuration(overrides), 1).check()
     mirror.copy_run(run.path, f"file://{tmp_path}/store")
-    words += [f"checkpoint.mirror=file://{tmp_path}/store"]
-    start = Start(runs.configuration(words), 1)
+    overrides += [f"checkpoint.mirror=file://{tmp_path}/store"]
+    start = Start(runs.configuration(overrides), 1)
     start.check()
     assert start.finished_step() is None, "DONE stands for a checkpoint that is lost"
-    assert runs.pretrain(words, 1) == 0
+    assert runs.pretrain(overrides, 1) == 0
     assert runs.weights(lost) == runs.weights(run)
     assert len(runs.events(lost, "brought back")) == 1
 
 
 def copied(run: RunDir, data: Path, folder: Path) -> tuple[list[str], RunDir]:
-    """A copy of the run below `folder`, where its store is, too, and the words that continue it to step 8."""
+    """A copy of the run below `folder`, where its store is, too, and the arguments that continue it to step 8."""
     mirror.copy_run(run.path, f"file://{folder}/store")
-    words = [f"data.path={data}", f"run.dir={folder}", "train.steps=8", "checkpoint.every=2"]
-    words += [f"checkpoint.mirror=file://{folder}/store"]
-    shutil.copytree(run.path, runs.folder(words).path)
-    return words, runs.folder(words)
+    overrides = [f"data.path={data}", f"run.dir={folder}", "train.steps=8", "checkpoint.every=2"]
+    overrides += [f"checkpoint.mirror=file://{folder}/store"]
+    shutil.copytree(run.path, runs.folder(overrides).path)
+    return overrides, runs.folder(overrides)
 
 
 def test_a_checkpoint_that_lost_files_comes_back_to_its_place(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
     """Those that are damaged are set aside, as far as their sizes tell."""
-    words, lost = copied(run, tiny_data, tmp_path)
+    overrides, lost = copied(run, tiny_data, tmp_path)
     for folder in steps_in(lost.checkpoints)[1:]:
         os.truncate(next(folder.glob("state/rank-*.safetensors")), 100)
-    assert runs.pretrain(words, 1) == 0
+    assert runs.pretrain(overrides, 1) == 0
     (brought,) = runs.events(lost, "brought back")
     assert brought["checkpoint"] == "step-00000006"
     assert [event["checkpoint"] for event in runs.events(lost, "set aside")] == ["step-00000006"]
@@ -320,9 +320,9 @@ def flip(folder: Path) -> bytes:
 
 def test_a_flipped_bit_is_mended_from_the_store(run: RunDir, tiny_data: Path, tmp_path: Path) -> None:
     """Steps were lost to an older checkpoint, and the run was refused where there was none, beside a whole copy."""
-    words, hurt = copied(run, tiny_data, tmp_path)
+    overrides, hurt = copied(run, tiny_data, tmp_path)
     content = flip(hurt.checkpoint(6))
-    assert runs.pretrain(words, 2) == 0
+    assert runs.pretrain(overrides, 2) == 0
     assert [event["step"] for event in runs.events(hurt, "started")][-1] == 6
     assert [event["checkpoint"] for event in runs.events(hurt, "set aside")] == ["step-00000006"]
     assert [event["checkpoint"] for event in runs.events(hurt, "brought back")] == ["step-00000006"]
@@ -395,17 +395,17 @@ def test_what_it_began_with_may_be_gone(
     key: str, run: RunDir, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(run.path, tmp_path / "source")
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "checkpoint.every=2", f"{key}={tmp_path}/source"]
-    words += [f"checkpoint.mirror=file://{tmp_path}/store", "train.steps=8"]
-    assert runs.pretrain(words, 1) == 0
+    overrides = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "checkpoint.every=2", f"{key}={tmp_path}/source"]
+    overrides += [f"checkpoint.mirror=file://{tmp_path}/store", "train.steps=8"]
+    assert runs.pretrain(overrides, 1) == 0
     (tmp_path / "source").rename(tmp_path / "gone")
-    lost = runs.folder(words)
+    lost = runs.folder(overrides)
     for folder in steps_in(lost.checkpoints):
         shutil.rmtree(folder)
-    words[-1] = "train.steps=9"
-    assert main(["pretrain", *runs.TINY, *words, "--dry-run"]) == 0
+    overrides[-1] = "train.steps=9"
+    assert main(["pretrain", *runs.TINY, *overrides, "--dry-run"]) == 0
     assert "the run asks checkpoint.mirror for one first" in capfd.readouterr().err
-    assert runs.pretrain(words, 1) == 0
+    assert runs.pretrain(overrides, 1) == 0
     assert [event["step"] for event in runs.events(lost, "started")][-1] == 8
 
 

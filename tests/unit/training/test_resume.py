@@ -65,9 +65,9 @@ def test_what_may_change_and_what_not() -> None:
         resume.check("runs/x", resume.changes(before, other))
     assert len(caught.value.problems) == 5
     assert "model.layers was 2 and is now 3" in "\n".join(caught.value.problems)
-    words = ["model.layers=3", "model.width=32", "model.heads=2", "optimizer.lr=1", "data.path=y", "run.seed=9"]
+    arguments = ["model.layers=3", "model.width=32", "model.heads=2", "optimizer.lr=1", "data.path=y", "run.seed=9"]
     with pytest.raises(ConfigError) as caught:
-        resume.check("runs/x", resume.changes(before, load([], ["train.steps=10", *words])))
+        resume.check("runs/x", resume.changes(before, load([], ["train.steps=10", *arguments])))
     (line,) = caught.value.problems
     assert line.startswith("runs/x belongs to another configuration: 6 keys have other values (data.path, ")
     assert line.endswith("; choose another run.name, or begin anew with checkpoint.resume=never")
@@ -86,13 +86,13 @@ def test_a_moved_dataset_is_continued_with_in_a_new_folder() -> None:
 
 def test_another_rate_is_continued_in_a_new_folder(tiny_data: Path, in_folder: Path) -> None:
     """The way out that the line names works as it stands there."""
-    words = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
-    assert pretrain(words, 1) == 0
-    words = [*words, "train.steps=7", "optimizer.lr=1e-4"]
+    arguments = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
+    assert pretrain(arguments, 1) == 0
+    arguments = [*arguments, "train.steps=7", "optimizer.lr=1e-4"]
     with pytest.raises(ConfigError, match=r"optimizer.lr was 0.001 and is now 0.0001; ") as caught:
-        Start(configuration(words), 1).check()
+        Start(configuration(arguments), 1).check()
     found = re.findall(r"in a new folder: (run\.name=\S+) (checkpoint\.resume=\S+); or set it back", str(caught.value))
-    assert pretrain([*words, *found[0]], 1) == 0
+    assert pretrain([*arguments, *found[0]], 1) == 0
     steps = [line["step"] for line in read_jsonl(Path("runs/NEW/metrics.jsonl")) if line["kind"] == "train"]
     assert steps == [6, 7]
     with pytest.raises(ConfigError) as caught:
@@ -113,8 +113,8 @@ def test_a_kill_between_the_two_renames_of_a_save_refuses_no_run(
     tiny_data: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint that was being replaced was the only one."""
-    words = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
-    assert pretrain(words, 1) == 0
+    arguments = [*TINY, f"data.path={tiny_data}", "run.name=old", "train.steps=5"]
+    assert pretrain(arguments, 1) == 0
     run_dir, rename = RunDir(Path("runs/old")), os.rename
     final, temporary = run_dir.checkpoint(5), run_dir.checkpoints / ".step-00000005.0a1b.tmp"
     shutil.copytree(final, temporary)
@@ -129,13 +129,13 @@ def test_a_kill_between_the_two_renames_of_a_save_refuses_no_run(
         with pytest.raises(KeyboardInterrupt):
             manager.commit(temporary, final, run_dir.latest)
     assert not final.exists()
-    words = [*words, "train.steps=7"]
+    arguments = [*arguments, "train.steps=7"]
     before = sorted(run_dir.path.rglob("*"))
-    assert main(["pretrain", *words, "--dry-run"]) == 0
+    assert main(["pretrain", *arguments, "--dry-run"]) == 0
     with pytest.raises(ConfigError, match=r"optimizer\.lr was"):
-        Start(configuration([*words, "optimizer.lr=1e-4"]), 1).check()
+        Start(configuration([*arguments, "optimizer.lr=1e-4"]), 1).check()
     assert sorted(run_dir.path.rglob("*")) == before, "the checks change nothing"
-    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert main(["pretrain", *arguments, "--nproc", "1"]) == 0
     assert [line["step"] for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"] == [1, 2, 3, 4, 5, 6, 7]
     assert [path.name for path in steps_in(run_dir.checkpoints)] == ["step-00000005", "step-00000007"]
     assert not list(run_dir.checkpoints.glob(".*"))
@@ -145,9 +145,9 @@ def test_a_checkpoint_that_is_not_read_is_said(
     tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A run continues its own; whoever names another checkpoint than before is told, by the dry run, too."""
-    words = [*TINY, f"data.path={tiny_data}"]
+    arguments = [*TINY, f"data.path={tiny_data}"]
     for name, steps in (("other", 2), ("own", 3)):
-        assert pretrain([*words, f"run.name={name}", f"train.steps={steps}"], 1) == 0
+        assert pretrain([*arguments, f"run.name={name}", f"train.steps={steps}"], 1) == 0
 
     run_dir = RunDir(Path("runs/own"))
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_is_not_read_is_said(
         found = []
         for run in (["--dry-run"], ["--nproc", "1"]):
             run_dir.rank_log(0).write_text("")
-            assert main(["pretrain", *words, "run.name=own", *more, *run]) == 0
+            assert main(["pretrain", *arguments, "run.name=own", *more, *run]) == 0
             out = "".join((*capfd.readouterr(), run_dir.rank_log(0).read_text()))
             found.append(set(re.findall(r"runs/own has checkpoints .*", out)))
         return found
@@ -174,7 +174,10 @@ def test_a_checkpoint_that_is_not_read_is_said(
     assert said("checkpoint.init_from=runs/other", "train.steps=6") == [set(), set()], "the same command again"
     assert said("checkpoint.resume=runs/own", "train.steps=7") == [set(), set()], "it is read"
     assert said("checkpoint.init_from=runs/other", "checkpoint.resume=never", "train.steps=2") == [set(), set()]
-    assert main(["pretrain", *words, "run.name=new", "checkpoint.resume=runs/other", "train.steps=3", "--dry-run"]) == 0
+    assert (
+        main(["pretrain", *arguments, "run.name=new", "checkpoint.resume=runs/other", "train.steps=3", "--dry-run"])
+        == 0
+    )
     assert "is not read" not in capfd.readouterr().out
 
 
@@ -182,15 +185,15 @@ def test_the_state_of_another_optimizer_is_refused(
     tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its means of gradients are others; where they are the same ones, and before the first update, a run begins."""
-    words = [*TINY, f"data.path={tiny_data}", "train.steps=2", "guard.on_spike=rollback"]
+    arguments = [*TINY, f"data.path={tiny_data}", "train.steps=2", "guard.on_spike=rollback"]
     for name in ("adamw", "muon", "adafactor"):
-        assert pretrain([*words, f"run.name={name}", f"optimizer.name={name}"], 1) == 0
-    words[-2:] = ["train.steps=3"]
+        assert pretrain([*arguments, f"run.name={name}", f"optimizer.name={name}"], 1) == 0
+    arguments[-2:] = ["train.steps=3"]
     shutil.copytree("runs/adamw/checkpoints/step-00000000", "started")
     for before, now in (("adamw", "muon"), ("adamw", "adafactor"), ("muon", "adamw"), ("adafactor", "lamb")):
         for run in (["--dry-run"], ["--nproc", "1"]):
             more = [f"run.name={before}-{now}", f"checkpoint.resume=runs/{before}", f"optimizer.name={now}"]
-            assert main(["pretrain", *words, *more, *run]) == 2
+            assert main(["pretrain", *arguments, *more, *run]) == 2
             assert capfd.readouterr().err.splitlines() == [
                 f"gpt1-ds: optimizer.name={now}: checkpoint.resume=runs/{before} has the means of gradients that "
                 f"optimizer.name={before} keeps, which are others; set it back, or take the weights alone: "
@@ -198,14 +201,14 @@ def test_the_state_of_another_optimizer_is_refused(
             ]
     for source, now in (("runs/adamw", "adam2018"), ("runs/adamw", "lamb"), ("started", "muon")):
         more = [f"run.name={now}", f"checkpoint.resume={source}", f"optimizer.name={now}", "run.dir=again"]
-        assert main(["pretrain", *words, *more, "--nproc", "1"]) == 0
+        assert main(["pretrain", *arguments, *more, "--nproc", "1"]) == 0
     more = [
         "optimizer.name=muon",
         "checkpoint.resume=runs/adamw",
         "run.name=stored",
         "checkpoint.mirror=file:///tmp/no",
     ]
-    start = Start(configuration([*words, *more]), 1)
+    start = Start(configuration([*arguments, *more]), 1)
     start.run_dir.create()
     start.run_dir.config.write_text(to_yaml(replace(start.resolved, optimizer=OptimizerConfig(name="adamw"))))
     with pytest.raises(ConfigError, match=r"has the means of gradients that optimizer\.name=adamw keeps"):
@@ -217,9 +220,9 @@ def test_the_state_of_another_optimizer_is_refused(
 def test_rows_that_are_not_the_next_ones_are_said(
     tiny_data: Path, in_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*TINY, f"data.path={tiny_data}"]
-    assert pretrain([*words, "run.name=old", "train.steps=2"], 1) == 0
-    words += ["train.steps=3", "checkpoint.resume=runs/old"]
+    arguments = [*TINY, f"data.path={tiny_data}"]
+    assert pretrain([*arguments, "run.name=old", "train.steps=2"], 1) == 0
+    arguments += ["train.steps=3", "checkpoint.resume=runs/old"]
     begins = "checkpoint.resume=runs/old: it had read 16 rows of text by step 2, this run's batches begin at row"
     for name, more, line in (
         ("a", ["train.global_batch=16"], f"{begins} 32: 16 rows are skipped"),
@@ -234,11 +237,11 @@ def test_rows_that_are_not_the_next_ones_are_said(
         ("e", ["optimizer.lr=1e-4"], ""),
         ("f", [f"data.path=[{{path: {tiny_data}, weight: 3}}]"], ""),
     ):
-        assert main(["pretrain", *words, *more, f"run.name={name}", "--dry-run"]) == 0
+        assert main(["pretrain", *arguments, *more, f"run.name={name}", "--dry-run"]) == 0
         said = re.findall(r"checkpoint\.resume=runs/old: .*", capfd.readouterr().out)
         assert said == ([line] if line else [])
         if name in "ad":
-            assert main(["pretrain", *words, *more, f"run.name={name}", "--nproc", "1"]) == 0
+            assert main(["pretrain", *arguments, *more, f"run.name={name}", "--nproc", "1"]) == 0
             assert line in RunDir(Path("runs", name)).rank_log(0).read_text()
 
 

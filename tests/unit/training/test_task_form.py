@@ -13,7 +13,7 @@ from tools.small_tasks import make_task
 TWO = ["model.kind=encoder_decoder", "model.norm=pre"]
 
 
-def words(folder: Path, tokenizer: Path, *more: str) -> list[str]:
+def arguments(folder: Path, tokenizer: Path, *more: str) -> list[str]:
     """A task that begins with nothing."""
     return [*make_task(folder, "pair", 8, 2), f"task.tokenizer={tokenizer}", *more]
 
@@ -44,7 +44,7 @@ def words(folder: Path, tokenizer: Path, *more: str) -> list[str]:
 )
 def test_what_does_not_fit(more: list[str], problem: str, span_data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
-        finetune_config([], words(tmp_path, span_data.parent / "tokenizer", *more))
+        finetune_config([], arguments(tmp_path, span_data.parent / "tokenizer", *more))
     assert len(caught.value.problems) == 1
 
 
@@ -52,7 +52,7 @@ def test_what_does_not_fit(more: list[str], problem: str, span_data: Path, tmp_p
 def test_models_that_write_take_any_task(more: list[str], span_data: Path, tmp_path: Path) -> None:
     tokenizer = span_data.parent / "tokenizer"
     config = finetune_config(
-        [], words(tmp_path, tokenizer, "task.form=text", "train.global_batch=4", "train.micro_batch=4", *more)
+        [], arguments(tmp_path, tokenizer, "task.form=text", "train.global_batch=4", "train.micro_batch=4", *more)
     )
     assert config.task is not None
     assert config.task.lm_coefficient == 0
@@ -62,7 +62,7 @@ def test_models_that_write_take_any_task(more: list[str], span_data: Path, tmp_p
 def test_an_answer_that_is_too_long(span_data: Path, tmp_path: Path) -> None:
     settings = ["task.form=text", "train.global_batch=4", "train.micro_batch=4", "task.max_length=8"]
     with pytest.raises(ConfigError, match=r"task.form=text: an answer has \d tokens, which leaves too few of the 8"):
-        check_task(finetune_config([], words(tmp_path, span_data.parent / "tokenizer", *settings)))
+        check_task(finetune_config([], arguments(tmp_path, span_data.parent / "tokenizer", *settings)))
 
 
 def test_a_score_has_no_smoothed_target(span_data: Path, tmp_path: Path) -> None:

@@ -146,21 +146,21 @@ def test_runs_follow_one_another_in_a_process(tiny_data: Path, tmp_path: Path) -
     assert scores[scores.kind == "task"].split.tolist() == ["dev"]
 
 
-def one_after_another(data: str, folder: str, *words: str) -> list[int]:
+def one_after_another(data: str, folder: str, *arguments: str) -> list[int]:
     """How many files and sockets a process has open after each of its runs; a thread may still be ending."""
     counts = []
     for name in "abc":
-        keys = {**TINY, "train.steps": 1, **dict(word.split("=") for word in words)}
+        keys = {**TINY, "train.steps": 1, **dict(argument.split("=") for argument in arguments)}
         gpt1_ds.train(keys, run={"name": name, "dir": folder}, data={"path": data})
         gc.collect()
         counts.append(len(os.listdir("/proc/self/fd")))
     return counts
 
 
-@pytest.mark.parametrize("words", [("parallel.zero=0",), ("parallel.zero=2",)], ids=" ".join)
-def test_a_run_leaves_nothing_open(words: tuple[str, ...], tiny_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("parallel.zero=0",), ("parallel.zero=2",)], ids=" ".join)
+def test_a_run_leaves_nothing_open(arguments: tuple[str, ...], tiny_data: Path, tmp_path: Path) -> None:
     """Groups have sockets and threads: a process could not train more than some sixty runs."""
-    ((_, second, third),) = launch.run(f"{__name__}:one_after_another", (str(tiny_data), str(tmp_path), *words), 1)
+    ((_, second, third),) = launch.run(f"{__name__}:one_after_another", (str(tiny_data), str(tmp_path), *arguments), 1)
     assert third == second
 
 
@@ -228,7 +228,7 @@ def test_another_thread_is_refused() -> None:
 def test_keys_are_layered_one_by_one() -> None:
     """A section that is given twice keeps what the first says and the second does not."""
     given = {"train": {"steps": 100, "micro_batch": 2}, "optimizer.lr": 1e-4}
-    _, words = _words(given, {"train": {"micro_batch": 4}, "optimizer": {"name": "muon"}})
-    config = load([], words)
+    _, arguments = _words(given, {"train": {"micro_batch": 4}, "optimizer": {"name": "muon"}})
+    config = load([], arguments)
     assert (config.train.steps, config.train.micro_batch) == (100, 4)
     assert (config.optimizer.lr, config.optimizer.name) == (1e-4, "muon")

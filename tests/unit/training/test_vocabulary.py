@@ -20,22 +20,22 @@ PRESETS = ["pretrain/gpt1_117m", "pretrain/bert_base", "pretrain/gpt2", "pretrai
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_it_is_that_of_its_tokenizer(preset: str, tiny_data: Path, in_folder: Path) -> None:
-    words = ["data.path=nowhere"]
-    published = pretrain_config([preset], words).model.vocab_size
+    arguments = ["data.path=nowhere"]
+    published = pretrain_config([preset], arguments).model.vocab_size
     assert published is not None
     assert published > 30_000, "while there is no tokenizer"
-    words = [f"data.path={tiny_data}"]
-    assert pretrain_config([preset], words).model.vocab_size == 500
-    assert pretrain_config([preset], [*words, "model.vocab_size=640"]).model.vocab_size == 640
+    arguments = [f"data.path={tiny_data}"]
+    assert pretrain_config([preset], arguments).model.vocab_size == 500
+    assert pretrain_config([preset], [*arguments, "model.vocab_size=640"]).model.vocab_size == 640
     (in_folder / "mine.yaml").write_text("model: {vocab_size: 700}")
-    assert pretrain_config([preset, "mine.yaml"], words).model.vocab_size == 700
+    assert pretrain_config([preset, "mine.yaml"], arguments).model.vocab_size == 700
 
 
 def test_the_plan_and_the_dry_run_count_its_rows(
     tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["-c", "pretrain/gpt1_117m", f"data.path={tiny_data}"]
-    for command in (["plan", *words], ["pretrain", *words, "--dry-run"]):
+    arguments = ["-c", "pretrain/gpt1_117m", f"data.path={tiny_data}"]
+    for command in (["plan", *arguments], ["pretrain", *arguments, "--dry-run"]):
         assert main(command) == 0
         assert "vocabulary 500: 85,831,680 parameters" in capsys.readouterr().out
     assert main(["plan", "-c", "pretrain/gpt1_117m"]) == 0
@@ -44,22 +44,22 @@ def test_the_plan_and_the_dry_run_count_its_rows(
 
 def test_a_run_that_has_checkpoints_keeps_its_rows(tiny_data: Path, in_folder: Path) -> None:
     """One of an earlier version, which had the preset's."""
-    words = [f"data.path={tiny_data}", "run.name=r"]
-    before = pretrain_config(["pretrain/gpt1_117m"], [*words, "model.vocab_size=40482"])
+    arguments = [f"data.path={tiny_data}", "run.name=r"]
+    before = pretrain_config(["pretrain/gpt1_117m"], [*arguments, "model.vocab_size=40482"])
     run_dir = run_folder(before)
     run_dir.checkpoint(4).mkdir(parents=True)
     run_dir.config.write_text(to_yaml(before))
-    assert pretrain_config(["pretrain/gpt1_117m"], words).model.vocab_size == 40482
-    assert pretrain_config(["pretrain/gpt1_117m"], [*words, "checkpoint.resume=never"]).model.vocab_size == 500
+    assert pretrain_config(["pretrain/gpt1_117m"], arguments).model.vocab_size == 40482
+    assert pretrain_config(["pretrain/gpt1_117m"], [*arguments, "checkpoint.resume=never"]).model.vocab_size == 500
 
 
 def test_a_run_that_continues_weights_has_theirs(tiny_data: Path, in_folder: Path) -> None:
     tokenizer = tiny_data.parent / "tokenizer"
     source = make_checkpoint(Path("source"), tokenizer, ModelConfig(layers=2, width=32, heads=2, context=48))
-    words = [f"data.path={tiny_data}", f"checkpoint.init_from={source}"]
-    assert pretrain_config(["model/gpt1"], words).model.vocab_size == 500
+    arguments = [f"data.path={tiny_data}", f"checkpoint.init_from={source}"]
+    assert pretrain_config(["model/gpt1"], arguments).model.vocab_size == 500
     task = [*finetuning.TRAINING, *small_tasks.make_task(Path("task"), "single", train=8, dev=4)]
-    assert finetune_config([], [*task, words[1]]).model.vocab_size == 500
+    assert finetune_config([], [*task, arguments[1]]).model.vocab_size == 500
     assert finetune_config(["model/gpt1"], [*task, f"task.tokenizer={tokenizer}"]).model.vocab_size is None
 
 
@@ -89,13 +89,13 @@ def test_a_plan_is_of_the_model_that_a_checkpoint_gives(
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [(["task.path=nowhere"], "checkpoint.init_from is empty"), (["checkpoint.init_from=nowhere"], "nowhere: ")],
 )
 def test_a_plan_of_a_task_needs_what_its_run_needs(
-    words: list[str], why: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], why: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", "-c", "finetune/cola", *words]) == 2
+    assert main(["plan", "-c", "finetune/cola", *arguments]) == 2
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What `slurm submit` makes of the words of any command."""
+"""What `slurm submit` makes of the arguments of any command."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from gpt1_ds.cli import main
 from gpt1_ds.common.files import shipped
 
 
-def command(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    """The words of the sbatch command that would be given."""
-    assert main(["slurm", "submit", "--dry-run", *words]) == 0
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """The arguments of the sbatch command that would be given."""
+    assert main(["slurm", "submit", "--dry-run", *arguments]) == 0
     return capsys.readouterr().out.splitlines()[-1].split()
 
 
 def test_keys_of_the_job_are_not_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["data", "build", "--input", "a", "--tokenizer", "t", "--out", "d", "slurm.cpus_per_task=3"]
-    found = command(capsys, *words)
+    arguments = ["data", "build", "--input", "a", "--tokenizer", "t", "--out", "d", "slurm.cpus_per_task=3"]
+    found = command(capsys, *arguments)
     assert "--cpus-per-task=3" in found
     assert "--job-name=data-build" in found
-    assert not [word for word in found if word.startswith("--dependency")], "it is of no run"
+    assert not [argument for argument in found if argument.startswith("--dependency")], "it is of no run"
     assert "--signal=B:USR1@300" in found
-    assert "--signal=B:USR1@300" not in command(capsys, *words, "slurm.time=0:09:59"), "a warning as it begins"
-    script = next(number for number, word in enumerate(found) if word.endswith("/command.sbatch"))
-    assert found[script + 1 :] == words[:-1]
+    assert "--signal=B:USR1@300" not in command(capsys, *arguments, "slurm.time=0:09:59"), "a warning as it begins"
+    script = next(number for number, argument in enumerate(found) if argument.endswith("/command.sbatch"))
+    assert found[script + 1 :] == arguments[:-1]
 
 
 def test_files_are_the_jobs_unless_the_command_reads_some(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ BUILD = ["--tokenizer", "t", "--out", "d"]
 
 
 @pytest.mark.parametrize(
-    ("words", "place"),
+    ("arguments", "place"),
     [
         (["data", "build", "--input", "a.txt", ADDRESS, *BUILD], "--input"),
         (["data", "build", f"--input={ADDRESS}", *BUILD], "--input"),
@@ -57,10 +57,14 @@ BUILD = ["--tokenizer", "t", "--out", "d"]
     ],
 )
 def test_secrets_among_the_words_are_refused_before_anything_is_saved(
-    words: list[str], place: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    place: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["slurm", "submit", *words]) == 2
+    assert main(["slurm", "submit", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"gpt1-ds: {place}: this ")
     assert line.endswith("saved in its folder; export it before submitting, or let slurm.setup source a file of yours")
@@ -69,7 +73,7 @@ def test_secrets_among_the_words_are_refused_before_anything_is_saved(
 
 
 def test_words_that_only_look_like_secrets_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
+    arguments = [
         "sample",
         "--checkpoint",
         "runs/a",
@@ -79,9 +83,18 @@ def test_words_that_only_look_like_secrets_are_taken(capsys: pytest.CaptureFixtu
         "The password= is: a key; token=3",
         "--seed=1",
     ]
-    assert main(["slurm", "submit", "--dry-run", *words]) == 0
-    words = ["data", "build", "--input", "https://host/a.jsonl?page=1", "s3://b/a@b.txt", "--text-key", "body", *BUILD]
-    assert main(["slurm", "submit", "--dry-run", *words]) == 0
+    assert main(["slurm", "submit", "--dry-run", *arguments]) == 0
+    arguments = [
+        "data",
+        "build",
+        "--input",
+        "https://host/a.jsonl?page=1",
+        "s3://b/a@b.txt",
+        "--text-key",
+        "body",
+        *BUILD,
+    ]
+    assert main(["slurm", "submit", "--dry-run", *arguments]) == 0
 
 
 def test_jobs_before_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,12 +113,12 @@ def test_a_sweep_is_an_array_and_a_job_behind_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["pretrain", "--sweep", "optimizer.lr=1e-3,1e-4", "slurm.jobs=1", "data.path=python-docs"]
-    assert main(["slurm", "submit", *words, "--dry-run", "--after", "7"]) == 0
+    arguments = ["pretrain", "--sweep", "optimizer.lr=1e-3,1e-4", "slurm.jobs=1", "data.path=python-docs"]
+    assert main(["slurm", "submit", *arguments, "--dry-run", "--after", "7"]) == 0
     array, last = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("sbatch"))
     assert {"--array=0-1%1", "--dependency=afterok:7"} <= set(array)
     assert "--dependency=afterany:JOB" in last
-    assert last[-len(words) :] == words
+    assert last[-len(arguments) :] == arguments
 
 
 def test_each_cell_has_the_ranks_that_it_needs(
@@ -115,17 +128,17 @@ def test_each_cell_has_the_ranks_that_it_needs(
     monkeypatch.chdir(tmp_path)
     shipped_study = (shipped("configs") / "scaling" / "gpt1.yaml").read_text()
     (tmp_path / "fit.yaml").write_text(f"{shipped_study}fit_ranks: true\n")
-    words = ["fit.yaml", "model.vocab_size=40000", "slurm.gpus_per_node=h100:8"]
-    assert main(["slurm", "submit", "scaling", "run", *words, "--dry-run"]) == 0
+    arguments = ["fit.yaml", "model.vocab_size=40000", "slurm.gpus_per_node=h100:8"]
+    assert main(["slurm", "submit", "scaling", "run", *arguments, "--dry-run"]) == 0
     told = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("sbatch")]
-    gpus = [[word for word in line if word.startswith("--gpus-per-node=")] for line in told]
+    gpus = [[argument for argument in line if argument.startswith("--gpus-per-node=")] for line in told]
     assert gpus == [
         ["--gpus-per-node=h100:1"],
         ["--gpus-per-node=h100:4"],
         ["--gpus-per-node=h100:1"],
         ["--gpus-per-node=h100:8"],
     ]
-    waits = [[word.count(":JOB") for word in line if word.startswith("--dependency=")] for line in told]
+    waits = [[argument.count(":JOB") for argument in line if argument.startswith("--dependency=")] for line in told]
     assert waits == [[], [], [2], [3]], "branches for all trunks, what collects for all"
     assert " ".join(told[-1]).endswith(
         "scaling collect fit.yaml --missing --fit model.vocab_size=40000 slurm.gpus_per_node=h100:8"
@@ -133,7 +146,7 @@ def test_each_cell_has_the_ranks_that_it_needs(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         (["evaluate"], "name a checkpoint"),
         (["data", "build", "--inptu", "a"], "did you mean --input?"),
@@ -148,10 +161,10 @@ def test_each_cell_has_the_ranks_that_it_needs(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_refused_before_it_is_queued(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["slurm", "submit", *words]) == 2
+    assert main(["slurm", "submit", *arguments]) == 2
     answer = capsys.readouterr().err
     assert said in answer
     assert len(answer.splitlines()) == 1
