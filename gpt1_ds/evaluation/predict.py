@@ -28,8 +28,9 @@ from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import sampling_of
-from gpt1_ds.evaluation.task_scores import refused, write_targets
 from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
+from gpt1_ds.evaluation.token_scores import with_refusals
+from gpt1_ds.evaluation.written_scores import write_targets
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
@@ -201,7 +202,7 @@ class Predictor:
         answered = rows.answers(scores)
         if answered.places is None:
             return [Prediction(probabilities={}, tags=tags) for tags in answered.found.tolist()]
-        found = refused(answered, self._threshold) if self.task.may_refuse else answered.found
+        found = with_refusals(answered, self._threshold) if self.task.may_refuse else answered.found
         return [
             Prediction(probabilities={}, text=text, start=start if text else 0, stop=stop if text else 0)
             for text, (start, stop) in zip(found.tolist(), answered.places.tolist(), strict=True)

@@ -21,7 +21,9 @@ from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.evaluation.task_scores import TaskScorer, TokenScorer, WrittenScorer
+from gpt1_ds.evaluation.task_scores import LocalScores, TaskScorer
+from gpt1_ds.evaluation.token_scores import TokenScorer
+from gpt1_ds.evaluation.written_scores import WrittenScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.losses import TextLoss
 from gpt1_ds.objectives.base import HostBatch
@@ -99,7 +101,7 @@ def _padded(rows: Sequence[Tokens], pad: int) -> tuple[NDArray[np.int64], NDArra
 
 
 class TextScorer(TaskScorer):
-    """A row is a source and one of the answers."""
+    """Ranks the answers of a task in text by their likelihood. A row is a source and one of the answers."""
 
     def _prepare(self, limit: int) -> tuple[int, int]:
         answers, stacks = encode_answers(self.task, self.tokenizer), self.config.model.stacks
@@ -112,9 +114,12 @@ class TextScorer(TaskScorer):
         scores_NK, written_NK = self._scored(engine, split)
         labels = self.splits[split].labels
         known = np.flatnonzero(labels >= 0)
-        found, exact = self.task.predictions(scores_NK), float(written_NK[known, labels[known]].mean(dtype=np.float64))
-        scores, loss = self._metrics(split, found), self._loss(split, scores_NK)
-        return self._record(split, scores, loss, step, tokens, exact_match=exact), found
+        predictions, exact_match = (
+            self.task.predictions(scores_NK),
+            written_NK[known, labels[known]].mean(dtype=np.float64),
+        )
+        scores, loss = self._metrics(split, predictions), self._loss(split, scores_NK)
+        return self._record(split, scores, loss, step, tokens, exact_match=float(exact_match)), predictions
 
     def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
         scores_NK, _ = self._scored(engine, split)
@@ -136,23 +141,25 @@ class TextScorer(TaskScorer):
         return -float(scores_NK[known, labels[known]].sum(dtype=np.float64)) / tokens
 
     def _scored(self, engine: Engine, split: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(log-likelihood of each answer, 1 where the model writes it by itself), [N, K] both, alike on all ranks."""
+        """Returns (log-likelihood of each answer, 1 where the model writes it by itself), [N, K] both, the same on all
+        ranks.
+        """
         encoded, K, size = self.splits[split], len(self.task.answers), self.config.train.global_batch
-        pairs, found = pairs_by_length(encoded, K), []
+        pairs, local = pairs_by_length(encoded, K), LocalScores()
         for start in range(0, len(pairs), size):
             pair_G = np.full(size, PADDING_ROW)
             taken = pairs[start : start + size]
             pair_G[: len(taken)] = taken
             engine.evaluate(self.micro_batches(pair_batch(encoded, pair_G, K, self.multiple)))
-            found += self._here(engine, pair_G)
-        scores_NK2 = self._gathered(found, len(pairs)).reshape(-1, K, 2)
+            local += self._local_scores(engine, pair_G)
+        scores_NK2 = self._gather_scores(local, len(pairs)).reshape(-1, K, 2)
         return scores_NK2[..., 0], scores_NK2[..., 1]
 
-    def _host_batch(self, batch: TaskBatch, one: TaskBatch, parts: np.float32) -> HostBatch:
+    def _host_batch(self, batch: TaskBatch, micro: TaskBatch, parts: np.float32) -> HostBatch:
         counted = int(self.objective.length_K[batch.labels[batch.weights > 0]].sum())
-        weight_B = (one.weights > 0) * (parts / max(1, counted))
-        made: HostBatch = self.objective.batch(one.tokens[:, 0], one.lengths[:, 0], one.labels, weight_B)
-        return made
+        weight_B = (micro.weights > 0) * (parts / max(1, counted))
+        host_batch: HostBatch = self.objective.batch(micro.tokens[:, 0], micro.lengths[:, 0], micro.labels, weight_B)
+        return host_batch
 
 
 def pairs_by_length(encoded: Encoded, answers: int) -> NDArray[np.int64]:

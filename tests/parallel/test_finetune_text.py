@@ -92,7 +92,7 @@ def answer_of_rank(overrides: list[str]) -> str:
     """Runs on every rank: what is raised where rank 1 alone cannot write its texts."""
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.engine.transfer import Sender
-    from gpt1_ds.evaluation import task_scores
+    from gpt1_ds.evaluation import written_scores
 
     device = connect(60)
     groups = ProcessGroups(load([], overrides))
@@ -102,12 +102,12 @@ def answer_of_rank(overrides: list[str]) -> str:
             raise CheckpointError("its scores are not finite")
         return ["text"]
 
-    task_scores.write_targets, task_scores.of_engine = write, lambda *_: None
+    written_scores.write_targets, written_scores.of_engine = write, lambda *_: None
     scorer: Any = SimpleNamespace(groups=groups, config=None, tokenizer=None, sampling=None)
     engine: Any = SimpleNamespace(progress=lambda _: None, sender=Sender(device))
     rows: Any = SimpleNamespace(lengths=np.array([[3], [2]]), source_of=lambda number: [number])
     with pytest.raises(CheckpointError) as raised:
-        task_scores.WrittenScorer._written(scorer, engine, rows, [0, 1])
+        written_scores.WrittenScorer._write(scorer, engine, rows, [0, 1])
     return str(raised.value)
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gpt1_ds.evaluation.task_scores import best_threshold, refused
+from gpt1_ds.evaluation.token_scores import best_threshold, with_refusals
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.kinds import Span
 from gpt1_ds.tasks.token_metrics import objects, of_sums, parts
@@ -35,7 +35,7 @@ def test_no_other_threshold_is_better(known: tuple[str, ...], gaps: tuple[float,
     gold = TASK.gold(rows.examples)
 
     def value(threshold: float) -> float | None:
-        return of_sums("exact_match", parts("exact_match", gold, refused(answered, threshold)).sum(axis=0))
+        return of_sums("exact_match", parts("exact_match", gold, with_refusals(answered, threshold)).sum(axis=0))
 
     values = {at: value(at) for at in (-9.0, -2.0, 0.0, 1.0, 9.0)}
     threshold = best_threshold(TASK, rows, answered)
@@ -45,4 +45,4 @@ def test_no_other_threshold_is_better(known: tuple[str, ...], gaps: tuple[float,
 def test_a_context_without_a_word_has_no_threshold_of_its_own() -> None:
     answered = Answered(objects(["", ""]), np.array([np.inf, np.inf]))
     assert best_threshold(TASK, rows_of("", ""), answered) == 0.0
-    assert refused(answered, 0.0).tolist() == ["", ""]
+    assert with_refusals(answered, 0.0).tolist() == ["", ""]
