@@ -53,10 +53,10 @@ def address(P, g, first, head_stride, row_stride, R: tl.constexpr, H: tl.constex
 @triton.jit
 def inside(first, count, R: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
     """Which elements of such a tile exist: [R, 1], or [R, H] where the width is no power of 2."""
-    there = (first + tl.arange(0, R) < count)[:, None]
+    result = (first + tl.arange(0, R) < count)[:, None]
     if W < H:
-        there = there & (tl.arange(0, H) < W)[None, :]
-    return there
+        result = result & (tl.arange(0, H) < W)[None, :]
+    return result
 
 
 @triton.jit
@@ -94,9 +94,9 @@ def in_document(BOUNDS, g, row, end, S, BOUNDED: tl.constexpr):
     """
     begin = tl.zeros_like(row)
     if BOUNDED:
-        at = BOUNDS + 2 * g * S + row
-        begin = tl.load(at, mask=row < S, other=0)
-        end = tl.maximum(begin, tl.minimum(end, tl.load(at + S, mask=row < S, other=0)))
+        bounds = BOUNDS + 2 * g * S + row
+        begin = tl.load(bounds, mask=row < S, other=0)
+        end = tl.maximum(begin, tl.minimum(end, tl.load(bounds + S, mask=row < S, other=0)))
     return begin, end
 
 
@@ -122,8 +122,8 @@ def scores(
         seen = from_first < (end - begin).to(tl.uint32, bitcast=True)[:, None]
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if BIASED:
-        at = BIAS + n * bias_head + row.to(tl.int64)[:, None] * bias_row + column[None, :]
-        s = s * (factor * LOG2_E) + tl.load(at, mask=seen, other=0.0).to(tl.float32) * LOG2_E
+        bias = BIAS + n * bias_head + row.to(tl.int64)[:, None] * bias_row + column[None, :]
+        s = s * (factor * LOG2_E) + tl.load(bias, mask=seen, other=0.0).to(tl.float32) * LOG2_E
     return tl.where(seen, s, float("-inf"))
 
 
@@ -189,8 +189,8 @@ def forward_kernel(
     until = tl.load(UNTIL + g) if ROWS else 0
     begin, end = in_document(BOUNDS, g, row, ends(row, until, S, T, CAUSAL), S, BOUNDED)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
-    here = inside(first, S, M, H, W)
-    q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
+    q_inside = inside(first, S, M, H, W)
+    q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=q_inside, other=0.0)
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     out = tl.zeros([M, H], tl.float32)
@@ -198,9 +198,9 @@ def forward_kernel(
     if BOUNDED:
         low, high = tl.min(begin, 0) // N * N, tl.minimum(high, tl.max(end, 0))
     for start in range(low, high, N):
-        there = inside(start, T, N, H, W)
-        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        k_inside = inside(start, T, N, H, W)
+        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
+        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
         s = scores(
             q, k, BIAS, g % heads, row, begin, end, start, factor, bias_head, bias_row, N, BOUNDED, BIASED, PRECISION
         )  # fmt: skip
@@ -215,7 +215,7 @@ def forward_kernel(
         largest = higher
     out = out * tl.where(total == 0.0, 0.0, scale / total)[:, None]
     lse = tl.where(total == 0.0, float("inf"), largest + tl.log2(total))  # so that the backward pass finds weights of 0
-    tl.store(address(OUT, g, first, W, G * W, M, H), out.to(OUT.dtype.element_ty), mask=here)
+    tl.store(address(OUT, g, first, W, G * W, M, H), out.to(OUT.dtype.element_ty), mask=q_inside)
     tl.store(LSE + g * S + row, lse, mask=row < S)
 
 
@@ -347,10 +347,10 @@ def query_kernel(
     until = tl.load(UNTIL + g) if ROWS else 0
     begin, end = in_document(BOUNDS, g, row, ends(row, until, S, T, CAUSAL), S, BOUNDED)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
-    here = inside(first, S, M, H, W)
-    q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
-    grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
-    out = tl.load(address(OUT, g, first, W, G * W, M, H), mask=here, other=0.0)
+    q_inside = inside(first, S, M, H, W)
+    q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=q_inside, other=0.0)
+    grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=q_inside, other=0.0)
+    out = tl.load(address(OUT, g, first, W, G * W, M, H), mask=q_inside, other=0.0)
     lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))
     delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1) / scale
     tl.store(DELTA + g * S + row, delta, mask=row < S)
@@ -359,16 +359,18 @@ def query_kernel(
     if BOUNDED:
         low, high = tl.min(begin, 0) // N * N, tl.minimum(high, tl.max(end, 0))
     for start in range(low, high, N):
-        there = inside(start, T, N, H, W)
-        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        k_inside = inside(start, T, N, H, W)
+        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
+        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
         _, grad_scores = gradient_tile(
             q, k, v, grad, lse, delta, BIAS, g % heads, row, begin, end, start, key, second, factor, limit, pairs,
             bias_head, bias_row, N, BOUNDED, DROP, BIASED, PRECISION,
         )  # fmt: skip
         grad_q += tl.dot(grad_scores.to(k.dtype), k, input_precision=PRECISION)
     grad_q *= factor * scale
-    tl.store(address(GRAD_Q, g, first, PARTS * W, G * PARTS * W, M, H), grad_q.to(GRAD_Q.dtype.element_ty), mask=here)
+    tl.store(
+        address(GRAD_Q, g, first, PARTS * W, G * PARTS * W, M, H), grad_q.to(GRAD_Q.dtype.element_ty), mask=q_inside
+    )
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -384,9 +386,9 @@ def key_kernel(
     start = (tl.program_id(0) % tiles) * N
     until = tl.load(UNTIL + g) if ROWS else 0
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
-    there = inside(start, T, N, H, W)
-    k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-    v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+    k_inside = inside(start, T, N, H, W)
+    k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
+    v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
     grad_k, grad_v = tl.zeros([N, H], tl.float32), tl.zeros([N, H], tl.float32)
     begin, stop = 0, S
     if start >= until:  # no query sees these keys but, where causal, those at and after them
@@ -394,9 +396,9 @@ def key_kernel(
     for first in range(begin, stop, M):
         row = first + tl.arange(0, M)
         low, end = in_document(BOUNDS, g, row, ends(row, until, S, T, CAUSAL), S, BOUNDED)
-        here = inside(first, S, M, H, W)
-        q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
-        grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
+        q_inside = inside(first, S, M, H, W)
+        q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=q_inside, other=0.0)
+        grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=q_inside, other=0.0)
         lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))  # queries that do not exist weigh 0
         delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
         weight, grad_scores = gradient_tile(
@@ -406,8 +408,12 @@ def key_kernel(
         grad_v += tl.dot(tl.trans(weight.to(grad.dtype)), grad, input_precision=PRECISION)
         grad_k += tl.dot(tl.trans(grad_scores.to(q.dtype)), q, input_precision=PRECISION)
     grad_k, grad_v = grad_k * (factor * scale), grad_v * scale
-    tl.store(address(GRAD_K, g, start, PARTS * W, G * PARTS * W, N, H), grad_k.to(GRAD_K.dtype.element_ty), mask=there)
-    tl.store(address(GRAD_V, g, start, PARTS * W, G * PARTS * W, N, H), grad_v.to(GRAD_V.dtype.element_ty), mask=there)
+    tl.store(
+        address(GRAD_K, g, start, PARTS * W, G * PARTS * W, N, H), grad_k.to(GRAD_K.dtype.element_ty), mask=k_inside
+    )
+    tl.store(
+        address(GRAD_V, g, start, PARTS * W, G * PARTS * W, N, H), grad_v.to(GRAD_V.dtype.element_ty), mask=k_inside
+    )
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -422,23 +428,23 @@ def bias_kernel(
     n = (tl.program_id(0) // tiles).to(tl.int64)
     first, start = (tl.program_id(0) % tiles) // key_tiles * M, (tl.program_id(0) % key_tiles) * N
     row, column = first + tl.arange(0, M), start + tl.arange(0, N)
-    here, there = inside(first, S, M, H, W), inside(start, T, N, H, W)
-    found = tl.zeros([M, N], tl.float32)
+    q_inside, k_inside = inside(first, S, M, H, W), inside(start, T, N, H, W)
+    total = tl.zeros([M, N], tl.float32)
     for b in range(0, G // heads):
         g = b * heads + n
         end = ends(row, tl.load(UNTIL + g) if ROWS else 0, S, T, CAUSAL)
         begin, end = in_document(BOUNDS, g, row, end, S, BOUNDED)
         key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
-        q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
-        grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
-        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=q_inside, other=0.0)
+        grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=q_inside, other=0.0)
+        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
+        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=k_inside, other=0.0)
         lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))
         delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
         _, grad_scores = gradient_tile(
             q, k, v, grad, lse, delta, BIAS, n, row, begin, end, start, key, second, factor, limit, pairs, bias_head,
             bias_row, N, BOUNDED, DROP, BIASED, PRECISION,
         )  # fmt: skip
-        found += grad_scores
-    at = GRAD_BIAS + (n * S + row.to(tl.int64)[:, None]) * T + column[None, :]
-    tl.store(at, (found * scale).to(GRAD_BIAS.dtype.element_ty), mask=(row < S)[:, None] & (column < T)[None, :])
+        total += grad_scores
+    grad_bias = GRAD_BIAS + (n * S + row.to(tl.int64)[:, None]) * T + column[None, :]
+    tl.store(grad_bias, (total * scale).to(GRAD_BIAS.dtype.element_ty), mask=(row < S)[:, None] & (column < T)[None, :])

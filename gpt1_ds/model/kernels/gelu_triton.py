@@ -47,11 +47,11 @@ def forward_kernel(
     """One program for each tile."""
     row = tl.program_id(0) * M + tl.arange(0, M)
     column = tl.program_id(1) * N + tl.arange(0, N)
-    here = (row < rows)[:, None] & (column < features)[None, :]
-    at = row.to(tl.int64)[:, None] * features + column[None, :]
+    mask = (row < rows)[:, None] & (column < features)[None, :]
+    offsets = row.to(tl.int64)[:, None] * features + column[None, :]
     bias = tl.load(BIAS + column, mask=column < features, other=0.0).to(tl.float32)
-    u = tl.load(X + at, mask=here, other=0.0).to(tl.float32) + bias[None, :]
-    tl.store(OUT + at, (u * gate(u, TANH)).to(OUT.dtype.element_ty), mask=here)
+    u = tl.load(X + offsets, mask=mask, other=0.0).to(tl.float32) + bias[None, :]
+    tl.store(OUT + offsets, (u * gate(u, TANH)).to(OUT.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -64,11 +64,11 @@ def backward_kernel(
     total = tl.zeros([N], tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(rows, M), tl.num_programs(0)):
         row = tile * M + tl.arange(0, M)
-        here = (row < rows)[:, None] & (column < features)[None, :]
-        at = row.to(tl.int64)[:, None] * features + column[None, :]
-        u = tl.load(X + at, mask=here, other=0.0).to(tl.float32) + bias[None, :]
-        grad = tl.load(GRAD + at, mask=here, other=0.0).to(tl.float32) * slope(u, TANH)
-        tl.store(GRAD_X + at, grad.to(GRAD_X.dtype.element_ty), mask=here)
+        mask = (row < rows)[:, None] & (column < features)[None, :]
+        offsets = row.to(tl.int64)[:, None] * features + column[None, :]
+        u = tl.load(X + offsets, mask=mask, other=0.0).to(tl.float32) + bias[None, :]
+        grad = tl.load(GRAD + offsets, mask=mask, other=0.0).to(tl.float32) * slope(u, TANH)
+        tl.store(GRAD_X + offsets, grad.to(GRAD_X.dtype.element_ty), mask=mask)
         total += tl.sum(grad, 0)
     tl.store(PARTS + tl.program_id(0) * features + column, total, mask=column < features)
 

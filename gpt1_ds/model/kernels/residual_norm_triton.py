@@ -65,21 +65,21 @@ def forward_kernel(
     """One program for each row."""
     row = tl.program_id(0)
     column = tl.arange(0, N)
-    here = column < W
-    at = tl.cast(row, tl.int64) * W + column
-    x = tl.load(X + at, mask=here, other=0.0).to(tl.float32)
-    y = tl.load(Y + at, mask=here, other=0.0).to(tl.float32)
+    mask = column < W
+    offsets = tl.cast(row, tl.int64) * W + column
+    x = tl.load(X + offsets, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(Y + offsets, mask=mask, other=0.0).to(tl.float32)
     total = (x + dropped(y, KEY, SECOND, row, first, batch, limit, pairs, scale, N, DROP)).to(SUM.dtype.element_ty)
-    tl.store(SUM + at, total, mask=here)
+    tl.store(SUM + offsets, total, mask=mask)
     total = total.to(tl.float32)
     mean = tl.sum(total, 0) / W
-    centred = tl.where(here, total - mean, 0.0)
+    centred = tl.where(mask, total - mean, 0.0)
     inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / W + eps)
     tl.store(STATS + row, mean)
     tl.store(STATS + rows + row, inverse)
-    weight = tl.load(WEIGHT + column, mask=here, other=0.0).to(tl.float32)
-    bias = tl.load(BIAS + column, mask=here, other=0.0).to(tl.float32)
-    tl.store(OUT + at, (centred * inverse * weight + bias).to(OUT.dtype.element_ty), mask=here)
+    weight = tl.load(WEIGHT + column, mask=mask, other=0.0).to(tl.float32)
+    bias = tl.load(BIAS + column, mask=mask, other=0.0).to(tl.float32)
+    tl.store(OUT + offsets, (centred * inverse * weight + bias).to(OUT.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -90,28 +90,28 @@ def backward_kernel(
     """Program p has the rows p, p + P, p + 2 P, ..."""
     program = tl.program_id(0)
     column = tl.arange(0, N)
-    here = column < W
-    weight = tl.load(WEIGHT + column, mask=here, other=0.0).to(tl.float32)
+    mask = column < W
+    weight = tl.load(WEIGHT + column, mask=mask, other=0.0).to(tl.float32)
     grad_weight = tl.zeros([N], tl.float32)
     grad_bias = tl.zeros([N], tl.float32)
     for row in range(program, rows, tl.num_programs(0)):
-        at = tl.cast(row, tl.int64) * W + column
-        grad = tl.load(GRAD + at, mask=here, other=0.0).to(tl.float32)
+        offsets = tl.cast(row, tl.int64) * W + column
+        grad = tl.load(GRAD + offsets, mask=mask, other=0.0).to(tl.float32)
         inverse = tl.load(STATS + rows + row)
-        total = tl.load(SUM + at, mask=here, other=0.0).to(tl.float32)
-        normal = tl.where(here, (total - tl.load(STATS + row)) * inverse, 0.0)
+        total = tl.load(SUM + offsets, mask=mask, other=0.0).to(tl.float32)
+        normal = tl.where(mask, (total - tl.load(STATS + row)) * inverse, 0.0)
         grad_weight += grad * normal
         grad_bias += grad
         grad *= weight
         grad = inverse * (grad - tl.sum(grad, 0) / W - normal * (tl.sum(grad * normal, 0) / W))
         if SUMMED:
-            grad += tl.load(GRAD_SUM + at, mask=here, other=0.0).to(tl.float32)
-        tl.store(GRAD_X + at, grad.to(GRAD_X.dtype.element_ty), mask=here)
+            grad += tl.load(GRAD_SUM + offsets, mask=mask, other=0.0).to(tl.float32)
+        tl.store(GRAD_X + offsets, grad.to(GRAD_X.dtype.element_ty), mask=mask)
         grad = dropped(grad, KEY, SECOND, row, first, batch, limit, pairs, scale, N, DROP)
-        tl.store(GRAD_Y + at, grad.to(GRAD_Y.dtype.element_ty), mask=here)
+        tl.store(GRAD_Y + offsets, grad.to(GRAD_Y.dtype.element_ty), mask=mask)
     PARTS += tl.cast(program, tl.int64) * 2 * W
-    tl.store(PARTS + column, grad_weight, mask=here)
-    tl.store(PARTS + W + column, grad_bias, mask=here)
+    tl.store(PARTS + column, grad_weight, mask=mask)
+    tl.store(PARTS + W + column, grad_bias, mask=mask)
 
 
 @triton.jit
