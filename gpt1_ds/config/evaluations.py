@@ -40,30 +40,30 @@ class EvaluationConfig(ProbeConfig):
 
 def evaluation_problems(evaluations: Sequence[EvaluationConfig]) -> Iterator[str]:
     """Yields a line for each problem of the whole list."""
-    yield from task.problems([one for one in evaluations if one.is_probe], KEY)
-    names = [one.shown for one in evaluations if not one.is_probe]
-    for one in evaluations:
-        if one.every is not None and one.every < 0:
-            yield f"{KEY}: every={one.every} of {one.shown} is negative; use 0 to measure it at the end only"
-        if one.is_probe:
+    yield from task.problems([item for item in evaluations if item.is_probe], KEY)
+    names = [item.shown for item in evaluations if not item.is_probe]
+    for item in evaluations:
+        if item.every is not None and item.every < 0:
+            yield f"{KEY}: every={item.every} of {item.shown} is negative; use 0 to measure it at the end only"
+        if item.is_probe:
             continue
-        kind = "lm_eval" if one.lm_eval else "linear"
-        value = getattr(one, kind)
-        if one != EvaluationConfig(**{kind: value}, limit=one.limit, every=one.every):
+        kind = "lm_eval" if item.lm_eval else "linear"
+        value = getattr(item, kind)
+        if item != EvaluationConfig(**{kind: value}, limit=item.limit, every=item.every):
             yield f"{KEY}: {kind}={value} has only limit and every beside it; give a probe an item of its own"
-        if one.limit is not None and one.limit < 1:
-            yield f"{KEY}: limit={one.limit} of {value} must be at least 1; leave it out to use all"
-        if "," in value or names.count(one.shown) > 1:
+        if item.limit is not None and item.limit < 1:
+            yield f"{KEY}: limit={item.limit} of {value} must be at least 1; leave it out to use all"
+        if "," in value or names.count(item.shown) > 1:
             yield f"{KEY}: {kind}={value} must name one task, and only once; give each task an item"
 
 
 def measured(evaluations: Sequence[EvaluationConfig], is_masked: bool) -> dict[str, bool]:
-    """Name -> whether higher is better, of every value that a checkpoint can be the best by; those of
-    lm-evaluation-harness and of linear models are known when their tasks are loaded.
+    """Returns whether higher is better, by the name of every value that checkpoint.best may be. Those of
+    lm-evaluation-harness and of linear models are known only when their tasks are loaded.
     """
     held_out = {"loss": False} | ({"masked_accuracy": True} if is_masked else {})
-    probes = [one for one in evaluations if one.template or (one.name in SCALES and one.is_probe)]
-    scores = {f"{one.shown}.{one.metric}": True for one in probes}
+    probes = [item for item in evaluations if item.template or (item.name in SCALES and item.is_probe)]
+    scores = {f"{item.shown}.{item.metric}": True for item in probes}
     return {**{f"{HELD_OUT}.{key}": higher for key, higher in held_out.items()}, **scores}
 
 
@@ -71,6 +71,6 @@ def best_problems(best: str, evaluations: Sequence[EvaluationConfig], is_masked:
     """Yields a line for a checkpoint.best that nothing measures. Whether a task has such a metric shows when it is
     loaded.
     """
-    known = measured(evaluations, is_masked)
-    if best not in known and all(one.is_probe for one in evaluations):
-        yield f"checkpoint.best={best} is not measured; choose {', '.join(known)}, or add it to {KEY}"
+    names = measured(evaluations, is_masked)
+    if best not in names and all(item.is_probe for item in evaluations):
+        yield f"checkpoint.best={best} is not measured; choose {', '.join(names)}, or add it to {KEY}"

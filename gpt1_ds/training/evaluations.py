@@ -1,7 +1,7 @@
 """`train.evaluations`: what a run of pre-training asks its own model every n steps, and which value says what is best.
 
-Every rank puts the whole model together in fp32 from the parts of all ranks, takes its share of the questions, and
-drops the model again. So `evaluate` does with a checkpoint, and a checkpoint of the same step has the same scores.
+Every rank puts the whole model together in fp32 from the parts of all ranks, answers its part of the questions, and
+drops the model again. `evaluate` does the same with a checkpoint, so that of the same step has the same scores.
 Nothing that training reads is written: batches, dropout masks and weights are those of a run without evaluations.
 """
 
@@ -40,41 +40,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One of train.evaluations with its questions: a probe's, a task's of lm-evaluation-harness, or the examples of a
-    task that a linear model learns.
+    """One of train.evaluations with its questions, one of three: a probe's, tasks of lm-evaluation-harness, or the
+    examples of a task that a linear model learns.
     """
 
-    asked: EvaluationConfig
+    settings: EvaluationConfig
     probe: Probe | None = None
     tasks: Tasks | None = None
     data: TaskData | None = None
 
 
 class Evaluations:
-    """All ranks call every method together."""
+    """Measures train.evaluations. All ranks call every method together."""
 
     def __init__(self, config: Config, steps: int, tokenizer: Tokenizer, groups: ProcessGroups) -> None:
         """Reads all questions. Raises DataError for files that are not there, ConfigError for a tokenizer that cannot
         ask them, and for a checkpoint.best that nothing measures.
         """
         self.config, self.steps, self.tokenizer, self.groups = config, steps, tokenizer, groups
-        asked = config.train.evaluations
-        writes = written_at_most(config, frame_for(config, tokenizer)) if asked else 0
-        self.evaluations = groups.agree(lambda: [_opened(one, writes) for one in asked])
-        self.directions = measured(asked, config.objective.kind == "masked")
-        for one in self.evaluations:
-            if one.tasks is not None:
-                self.directions |= one.tasks.directions()
-            if one.data is not None:
-                self.directions |= {f"{LINEAR}{one.data.task.name}.{metric}": True for metric in one.data.task.metrics}
+        settings = config.train.evaluations
+        most_written = written_at_most(config, frame_for(config, tokenizer)) if settings else 0
+        self.evaluations = groups.agree(lambda: [_open(one, most_written) for one in settings])
+        self.higher_is_better = measured(settings, config.objective.kind == "masked")  # by the name of the value
+        for evaluation in self.evaluations:
+            if evaluation.tasks is not None:
+                self.higher_is_better |= evaluation.tasks.directions()
+            if evaluation.data is not None:
+                task = evaluation.data.task
+                self.higher_is_better |= {f"{LINEAR}{task.name}.{metric}": True for metric in task.metrics}
         best = config.checkpoint.best
-        if best is not None and best not in self.directions:
-            raise ConfigError(f"checkpoint.best={best} is not measured; choose {', '.join(self.directions)}")
+        if best is not None and best not in self.higher_is_better:
+            raise ConfigError(f"checkpoint.best={best} is not measured; choose {', '.join(self.higher_is_better)}")
 
     def due(self, step: int) -> list[Evaluation]:
         """Returns those that are measured after `step`."""
         every = self.config.train.eval_every
-        return [one for one in self.evaluations if one.asked.is_due(step, self.steps, every)]
+        return [one for one in self.evaluations if one.settings.is_due(step, self.steps, every)]
 
     def measure(self, engine: Engine, head: HeadSpec | None, step: int, tokens: int) -> list[ScoreRecord]:
         """Returns the scores of those that are due. Raises TrainingError where the model's numbers are not finite."""
@@ -86,27 +87,27 @@ class Evaluations:
         model.layers[0].register_forward_pre_hook(lambda *_: engine.progress("evaluation"))  # long ones are no hang
         loaded = Loaded(model, self.tokenizer, alone, step, Path(f"step {step}"))
         try:
-            return [record for one in due for record in self._asked(one, loaded, step, tokens)]
+            return [record for evaluation in due for record in self._measure(evaluation, loaded, step, tokens)]
         except CheckpointError as error:
             raise TrainingError(f"{error.problems[0].partition(';')[0]}; lower optimizer.lr") from None
 
-    def _asked(self, one: Evaluation, loaded: Loaded, step: int, tokens: int) -> list[ScoreRecord]:
-        log.doing(f"asks {one.asked.shown}")
+    def _measure(self, evaluation: Evaluation, loaded: Loaded, step: int, tokens: int) -> list[ScoreRecord]:
+        log.doing(f"asks {evaluation.settings.shown}")
         entries: list[dict[str, Any]]
-        if one.probe is not None:
-            found = probe_metrics(one.probe, loaded, self.groups)
-            entries = [{"task": PREFIX + one.probe.title, "split": one.probe.split, "metrics": found}]
-        elif one.data is not None:
-            metrics = self._fitted(one.data, Embedder(loaded))
-            entries = [{"task": f"{LINEAR}{one.data.task.name}", "split": "dev", "metrics": metrics}]
+        if (probe := evaluation.probe) is not None:
+            metrics = probe_metrics(probe, loaded, self.groups)
+            entries = [{"task": PREFIX + probe.title, "split": probe.split, "metrics": metrics}]
+        elif (data := evaluation.data) is not None:
+            scores = self._fit_and_score(data, Embedder(loaded))
+            entries = [{"task": f"{LINEAR}{data.task.name}", "split": "dev", "metrics": scores}]
         else:
             from gpt1_ds.interop import harness
 
-            assert one.tasks is not None, "it is one of the three"
-            entries = harness.run(Continuations(loaded, self.groups), one.tasks, one.asked.limit)
+            assert evaluation.tasks is not None, "an evaluation has one of the three"
+            entries = harness.run(Continuations(loaded, self.groups), evaluation.tasks, evaluation.settings.limit)
         return [ScoreRecord(step=step, tokens=tokens, **entry) for entry in entries]
 
-    def _fitted(self, data: TaskData, embedder: Embedder) -> dict[str, float | None]:
+    def _fit_and_score(self, data: TaskData, embedder: Embedder) -> dict[str, float | None]:
         """Returns the scores of dev by a linear model of the vectors, which rank 0 fits."""
         vectors = shared_vectors(embedder, texts_of(data), self.groups, watched=False)
         return self.groups.on_rank_0(
@@ -123,32 +124,32 @@ class Evaluations:
         value = _values(records).get(best)
         if value is None or not math.isfinite(value):
             return None
-        return value if self.directions[best] else -value
+        return value if self.higher_is_better[best] else -value
 
 
-def _opened(one: EvaluationConfig, writes: int) -> Evaluation:
-    """The evaluation for a model that writes up to so many tokens."""
-    if one.is_probe:
-        return Evaluation(one, probe=read_probe(one))
-    if one.linear:
-        return Evaluation(one, data=read_linear(one))
+def _open(settings: EvaluationConfig, most_written: int) -> Evaluation:
+    """Reads the questions of an evaluation, for a model that writes at most so many tokens."""
+    if settings.is_probe:
+        return Evaluation(settings, probe=read_probe(settings))
+    if settings.linear:
+        return Evaluation(settings, data=read_linear(settings))
     from gpt1_ds.interop import harness  # which needs the extra lm-eval
 
     try:
-        tasks = harness.load_tasks([one.lm_eval])
-        harness.check(tasks, writes)
+        tasks = harness.load_tasks([settings.lm_eval])
+        harness.check(tasks, most_written)
     except (ConfigError, DataError) as error:
         where = f"{KEY}: lm_eval="
         raise type(error)(*(problem.replace("--lm-eval ", where, 1) for problem in error.problems)) from None
-    return Evaluation(one, tasks=tasks)
+    return Evaluation(settings, tasks=tasks)
 
 
 def _values(records: Sequence[Record]) -> dict[str, float | None]:
     """Returns every measured value by its name, like eval.loss, blimp.accuracy and linear/sst2.accuracy."""
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for record in records:
         where = HELD_OUT
         if not isinstance(record, EvalRecord):
             where = record.task if record.task.startswith(LINEAR) else record.task.partition("/")[2]
-        found |= {f"{where}.{key}": value for key, value in record.metrics.items()}
-    return found
+        values |= {f"{where}.{key}": value for key, value in record.metrics.items()}
+    return values
