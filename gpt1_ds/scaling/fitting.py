@@ -17,9 +17,10 @@ from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import DRAWS, interval
 from gpt1_ds.scaling.fit import scipy_part
 from gpt1_ds.scaling.forms import FORMS, LOSSES
-from gpt1_ds.scaling.isoflop import BASE, RETURNS, isoflop
+from gpt1_ds.scaling.isoflop import isoflop
 from gpt1_ds.scaling.laws import exponents, predicted_loss
 from gpt1_ds.scaling.points import Floats, Point, Points, column, noise_floor, read_points, without_repetition
+from gpt1_ds.scaling.repeated import BASE, RETURNS
 from gpt1_ds.scaling.solve import Solution, solve
 from gpt1_ds.scaling.tables import write_table
 

@@ -6,7 +6,7 @@ All are E + A / N^alpha + B / D^beta with some of the five tied or gone:
     gadre        alpha = beta; plain least squares on the loss       arXiv 2403.08540
     power_n      E + A / N^alpha                                     one axis, with irreducible loss
     power_d      E + B / D^beta
-    repeated     chinchilla in effective N' and D' (isoflop.py)      arXiv 2305.16264
+    repeated     chinchilla in effective N' and D' (repeated.py)     arXiv 2305.16264
 
 Inside, x = log N and y = log D are centred at the points' mean, and the scales are a = log A - alpha mean(x),
 b = log B - beta mean(y): logs of the terms in nats at the middle of the data, nearly uncorrelated with the exponents.

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt1_ds.scaling.forms import balance, loss_at
-from gpt1_ds.scaling.isoflop import repeated_loss
 from gpt1_ds.scaling.points import Floats
+from gpt1_ds.scaling.repeated import repeated_loss
 
 Values: TypeAlias = Mapping[str, ArrayLike]
 MOST_TOKENS = 1e30  # as many as any: where a model that never reaches a loss ends

@@ -15,9 +15,9 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import interval
-from gpt1_ds.scaling.isoflop import BASE, RETURNS
 from gpt1_ds.scaling.laws import MOST_TOKENS, compute_optimal, frontier, predicted_loss, tokens_for
 from gpt1_ds.scaling.points import FRESH_EPOCHS, Floats
+from gpt1_ds.scaling.repeated import BASE, RETURNS
 
 
 @dataclasses.dataclass(frozen=True)

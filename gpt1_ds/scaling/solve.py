@@ -13,8 +13,8 @@ from gpt1_ds.scaling import bootstrap
 from gpt1_ds.scaling.fit import Optimum, fit
 from gpt1_ds.scaling.forms import FORMS, Problem, problem
 from gpt1_ds.scaling.identification import identification, outliers, widened
-from gpt1_ds.scaling.isoflop import BASE, BOUNDS, RETURNS, ProfileInterval, Runs, fit_returns, objective, profile
 from gpt1_ds.scaling.points import Floats, Point, column, distinct
+from gpt1_ds.scaling.repeated import BASE, BOUNDS, RETURNS, ProfileInterval, Runs, fit_returns, objective, profile
 
 UNKNOWN = 0.1  # of its value: what an unidentified parameter may be off by, at least
 

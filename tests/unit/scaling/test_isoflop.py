@@ -1,4 +1,4 @@
-"""IsoFLOP parabolas, and the noise floor of seeds."""
+"""IsoFLOP parabolas: their minima and the line through them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from gpt1_ds.scaling.isoflop import BIAS, isoflop
 from gpt1_ds.scaling.laws import compute_optimal
-from gpt1_ds.scaling.points import Point, noise_floor
+from gpt1_ds.scaling.points import Point
 from tests.helpers.laws import TRUTH, law
 
 
@@ -43,19 +43,3 @@ def test_a_minimum_outside_its_sizes_is_none() -> None:
 
 def test_no_budget_with_three_sizes() -> None:
     assert isoflop(at_budget(1e19, np.array([1e8, 2e8])) + at_budget(1e20, np.array([1e8, 2e8]))) is None
-
-
-def test_noise_floor_is_pooled_over_seeds() -> None:
-    rows = [
-        ("a", 1.0, "1", 2.0),
-        ("b", 1.0, "2", 2.02),
-        ("c", 2.0, "1", 3.0),
-        ("d", 3.0, "1", 3.0),
-        ("e", 3.0, "2", 3.06),
-    ]
-    points = [Point(cell, n, 9.0, 9.0, loss, seed=seed) for cell, n, seed, loss in rows]
-    found = noise_floor(points)
-    assert found is not None
-    expected = np.sqrt((2 * (0.01 / 2.01) ** 2 + 2 * (0.03 / 3.03) ** 2) / 2)
-    assert found == {"relative_std": pytest.approx(expected), "groups": 2, "runs": 4}
-    assert noise_floor(points[2:4]) is None

@@ -1,13 +1,14 @@
-"""Points of a CSV, and what is said about those that are none."""
+"""Points of a CSV, what is said about those that are none, and the noise floor of seeds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.scaling.points import read_points, without_repetition
+from gpt1_ds.scaling.points import Point, noise_floor, read_points, without_repetition
 
 
 def points_of(folder: Path, text: str) -> Path:
@@ -130,3 +131,19 @@ def test_many_problems_are_told_and_then_counted(tmp_path: Path) -> None:
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
     assert_refused(tmp_path, "N,D,loss,n\n1e6,1e8,3.5,2e6\n", "two columns are named n (in small letters); rename one")
+
+
+def test_noise_floor_is_pooled_over_seeds() -> None:
+    rows = [
+        ("a", 1.0, "1", 2.0),
+        ("b", 1.0, "2", 2.02),
+        ("c", 2.0, "1", 3.0),
+        ("d", 3.0, "1", 3.0),
+        ("e", 3.0, "2", 3.06),
+    ]
+    points = [Point(cell, n, 9.0, 9.0, loss, seed=seed) for cell, n, seed, loss in rows]
+    found = noise_floor(points)
+    assert found is not None
+    expected = np.sqrt((2 * (0.01 / 2.01) ** 2 + 2 * (0.03 / 3.03) ** 2) / 2)
+    assert found == {"relative_std": pytest.approx(expected), "groups": 2, "runs": 4}
+    assert noise_floor(points[2:4]) is None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpt1_ds.scaling.fitting import fit_file
-from gpt1_ds.scaling.isoflop import Runs, diminished, fit_returns, objective, optimal_size, profile
 from gpt1_ds.scaling.laws import compute_optimal, predicted_loss
+from gpt1_ds.scaling.repeated import Runs, diminished, fit_returns, objective, optimal_size, profile
 from tests.helpers.laws import TRUTH, law, rows_of, write_csv
 
 RETURNS = {"R_D": 12.0, "R_N": 6.0}
