@@ -29,8 +29,9 @@ from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.communication import Communication, Reductions, overlaps
 from gpt1_ds.plan.machine import Link, Machine
-from gpt1_ds.plan.memory import MuonUpdate, WholeParametersUpdate
+from gpt1_ds.plan.muon_update import MuonUpdate
 from gpt1_ds.plan.stages import PERSISTENT, Stage, stages
+from gpt1_ds.plan.whole_parameters import WholeParametersUpdate
 
 # What the host starts: on a CPU in a block, forward and backward, and at both ends (on CUDA: plan/cuda.py); for each
 # parameter tensor and micro-batch, to add up gradients, and in ZeRO 2's and 3's hooks

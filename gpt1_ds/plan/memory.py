@@ -10,8 +10,7 @@ data):
     ZeRO 2                 4 or 2      4/d       8/d      4/d, and a bucket
     ZeRO 3             4/d or 2/d      4/d       8/d      4/d, a bucket, and the gathered weights of a pass
 
-Muon has one moment of the blocks' matrices, and a workspace. LAMB and Adafactor take sums over the ranks of a stage,
-other moments, and more passes over memory.
+Other optimizers than AdamW keep other moments and need working memory (muon_update.py, whole_parameters.py).
 
 Gradients need buckets to be reduced over data-parallel ranks, by DeepSpeed 0.19.8 and engine/deepspeed/overlap.py. On
 CUDA:
@@ -42,66 +41,15 @@ inputs, 20 bytes a token, and the graphs themselves are not counted.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES, LOSS_LOGITS, chunk_tokens
-from gpt1_ds.architecture.layer import Layer, Parameter
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config, policy
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
-from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
-from gpt1_ds.plan.machine import Link, Speeds
+from gpt1_ds.plan.muon_update import MuonUpdate
 from gpt1_ds.plan.stages import Stage, stages
-
-PASSES = {"lamb": 6.0, "adafactor": 5.0}  # bytes that an update reads and writes, by AdamW's 28 an element: counted
-COPIES = 4  # of the largest part of a weight, while its update is computed
-
-
-class WholeParametersUpdate:
-    """The update of one rank of a stage; for another optimizer nothing is different from AdamW."""
-
-    def __init__(self, config: Config, world: int, stage: Stage) -> None:
-        self.name, self.zero, tensor = config.optimizer.name, config.parallel.zero, config.parallel.tensor
-        self.ranks = world // config.parallel.pipeline  # that hold the stage
-        self.data = self.ranks // tensor
-        self.parameters = stage.parameters
-        self.vectors = sum(one.local_size(tensor) for one in stage.held if len(one.shape) == 1)
-        self.largest = max((one.local_size(tensor) for one in stage.held), default=0)
-        count = {one.name: one.matrices.count if one.matrices else 1 for one in stage.held}
-        self.factors = [
-            math.prod(one.shape[:-1]) + count[one.name] * one.shape[-1] for one in stage.held if len(one.shape) > 1
-        ]
-        self.numbers = sum(count.values())
-
-    @property
-    def spared(self) -> float:
-        """Bytes of AdamW's two moments that this optimizer does not keep."""
-        if self.name != "adafactor":
-            return 0.0
-        cut = self.data if self.zero else 1
-        held = float(sum(self.factors))
-        if self.zero in (1, 2) and self.data > 1:  # a rank has a run of whole parameters, and a part of the last
-            held = min(held, held / self.data + max(self.factors, default=0))
-        return 4 * ((2 * self.parameters - self.vectors) / cut - held)
-
-    @property
-    def workspace(self) -> float:
-        """Bytes while the update runs."""
-        return 4.0 * COPIES * self.largest if self.name in PASSES else 0.0
-
-    @property
-    def sent(self) -> float:
-        """Bytes of a step: sums of squares, to all ranks of the stage."""
-        if self.name not in PASSES:
-            return 0.0
-        numbers = 2 * self.numbers + (sum(self.factors) if self.name == "adafactor" else 0)
-        return 4 * numbers * 2 * (self.ranks - 1) / self.ranks
-
-    @property
-    def passes(self) -> float:
-        """How often AdamW's time an update takes."""
-        return PASSES.get(self.name, 1.0)
+from gpt1_ds.plan.whole_parameters import WholeParametersUpdate
 
 
 @dataclass(frozen=True)
@@ -126,53 +74,6 @@ def buckets(config: Config, data: int, parameters: int, device: str) -> Buckets:
     element = 4 if zero == 1 or precision == "fp32" else 2
     turns = 2 if data > 1 else 1
     return Buckets(held=0, filled=turns * element * BUCKET_ELEMENTS, copied=element + sent * (sent != element))
-
-
-SCRATCH = 6  # copies of a weight while it is orthogonalised
-
-
-class MuonUpdate:
-    """The update of one rank of a stage; for another optimizer everything is 0."""
-
-    def __init__(self, config: Config, world: int, stage: Stage) -> None:
-        tensor, zero = config.parallel.tensor, config.parallel.zero
-        self.ranks = world // config.parallel.pipeline  # that hold the stage
-        data = self.ranks // tensor
-        muon = config.optimizer.name == "muon"
-        self.weights = [one for one in stage.held if one.matrices is not None] if muon else []
-        local = sum(one.local_size(tensor) for one in self.weights)
-        self.held = local / data if zero else local  # elements whose mean gradient the rank keeps
-        self.owned = sum(one.size for one in self.weights) / self.ranks  # that it orthogonalises
-        self.copies = 1 if zero else data
-
-    @property
-    def workspace(self) -> float:
-        """Bytes while the update runs."""
-        largest = SCRATCH * max((one.size for one in self.weights), default=0)
-        swapped = self.owned * (1 + self.copies) * (self.ranks > 1)
-        return 4 * (2 * self.held + swapped + largest)
-
-    @property
-    def sent(self) -> float:
-        """Bytes of a step: mean gradients to the owners, what is orthogonal back to all who hold it."""
-        return 4 * (self.ranks - 1) / self.ranks * self.owned * (1 + self.copies)
-
-    def seconds(self, speeds: Speeds, link: Link) -> float:
-        """Returns how long an update takes; `speeds` are those of fp32."""
-        works = [sum(map(speeds.product, _products(weight))) for weight in self.weights]
-        if not works:
-            return 0.0
-        return (
-            max(sum(works) / self.ranks, *works) + 2 * math.log2(self.ranks) * link.latency + self.sent / link.bandwidth
-        )
-
-
-def _products(weight: Parameter) -> Iterator[float]:
-    """FLOPs of each of a weight's products of matrices."""
-    assert weight.matrices is not None, "it has matrices"
-    short, long = sorted((weight.shape[0] // weight.matrices.count, weight.shape[1]))
-    for _ in range(NEWTON_SCHULZ_STEPS * weight.matrices.count):
-        yield from (2 * short * short * long, 2 * short**3, 2 * short * short * long)
 
 
 FLAT_LIMIT = 500_000_000  # elements that DeepSpeed's plain reduction copies together
@@ -270,7 +171,7 @@ class _Rank:
 
     def _optimizer(self) -> int:
         adamw = self._cut(self.parameters * (8 if self.zero == 0 else 12))
-        return round(adamw - 4 * self.muon.held - self.whole.spared)
+        return round(adamw - 4 * self.muon.local_elements - self.whole.spared)
 
     def _gradients(self) -> int:
         """Once all of a step's are there."""
