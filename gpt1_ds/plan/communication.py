@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.config import Config
-from gpt1_ds.plan.memory import LIVE_LIMIT
 from gpt1_ds.plan.muon_update import MuonUpdate
-from gpt1_ds.plan.stages import Stage
+from gpt1_ds.plan.stages import LIVE_LIMIT, Stage
 from gpt1_ds.plan.whole_parameters import WholeParametersUpdate
 
 LOSS_NUMBERS = 3  # fp32, of each token: the largest log-sum-exp of a rank, the sum over ranks, the label's logit

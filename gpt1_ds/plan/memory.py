@@ -1,36 +1,20 @@
-"""Memory of each rank: what it holds all the time, what a micro-batch leaves behind, and what an update takes.
+"""Memory of the ranks of each pipeline stage: at every instant of a step, and so at its peak.
 
-What is held differs by optimizer (read off DeepSpeed 0.19 and measured; bytes per parameter of the rank, d ranks share
-data):
+What a rank holds and what a micro-batch saves is counted in rank_sizes.py. The peak is the largest of these instants,
+not the sum of everything:
 
-                          weights   masters   moments   gradients
-    ZeRO 0, fp32             4          -         8        4
-    ZeRO 1, fp32             4         4/d       8/d       4
-    ZeRO 1, bf16             2         4/d       8/d       4, and 2 while a backward pass runs
-    ZeRO 2                 4 or 2      4/d       8/d      4/d, and a bucket
-    ZeRO 3             4/d or 2/d      4/d       8/d      4/d, a bucket, and the gathered weights of a pass
+    start of the run               the model is made in fp32, then flattened
+    end of the forward pass        all saved states of the micro-batches in flight, and what the loss works with
+    gradients of the last block    the head's gradient, a block's new ones, and what its backward pass works with
+    gradients of the first block   the same; states are gone, new gradients have piled up
+    gradient of the embedding      the table's
+    gradients to fp32              ZeRO 1 in bf16 and fp16: new gradients beside those that they are added to
+    reduction of gradients         a bucket, and its copy
+    update                         what the optimizer works with, or the gathering of weights
+    capture of CUDA graphs         the memory of a pass twice
+    evaluation                     the memory of a pass beside what CUDA graphs keep
 
-Other optimizers than AdamW keep other moments and need working memory (muon_update.py, whole_parameters.py).
-
-Gradients need buckets to be reduced over data-parallel ranks, by DeepSpeed 0.19.8 and engine/deepspeed/overlap.py. On
-CUDA:
-
-                          buckets of a backward pass              while one is reduced
-    ZeRO 0                -                                       a copy, which stays as the gradients
-    ZeRO 1, bf16          slices of the fp32 gradients            -
-    ZeRO 1, fp32, fp16    two in fp32, until a step is reduced    a copy, and one in the type that is sent
-    ZeRO 2                two in the model's type                 the same
-    ZeRO 3                one, held all the time, and its copy    gradients that its stream has yet to read
-
-Two of them take turns: one is filled while the other is reduced. A single rank has one. On a CPU nothing overlaps, and
-what is not written takes no memory.
-
-What a layer saves for its backward pass stands in architecture/ (in the model's type; a dropout mask has the type of
-what it multiplies). With sequence parallelism all of it is cut over the tensor-parallel ranks, with recomputation only
-a block's input is kept.
-
-The peak is the largest of a step's instants, not the sum of everything. It is what `torch.cuda.max_memory_allocated`
-counts; a CPU's heap may keep some of what was freed.
+It is what `torch.cuda.max_memory_allocated` counts; a CPU's heap may keep some of what was freed.
 
 Estimated, because no GPU has measured it: CUDA graphs of micro-batches keep what a pass needs, all of them in one pool,
 from capture to the end of the run. The pool is no larger than an ordinary pass, but stays while others need memory:
@@ -43,42 +27,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES, LOSS_LOGITS, chunk_tokens
-from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES, LOSS_LOGITS
 from gpt1_ds.config import Config, policy
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
-from gpt1_ds.plan.muon_update import MuonUpdate
-from gpt1_ds.plan.stages import Stage, stages
-from gpt1_ds.plan.whole_parameters import WholeParametersUpdate
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Bytes."""
-
-    held: int  # from step to step
-    filled: int  # by a backward pass, from its first gradient on
-    copied: int  # of each element that is reduced
-
-
-def buckets(config: Config, data: int, parameters: int, device: str) -> Buckets:
-    """Returns what a rank with `parameters` elements needs, one of `data` that share data, on `cuda` or `cpu`."""
-    zero, precision = config.parallel.zero, config.train.precision
-    sent = 2 if precision == "fp16" else 4
-    if device == "cpu":
-        return Buckets(held=4 * min(BUCKET_ELEMENTS, parameters) * (zero == 3), filled=0, copied=8 * (zero >= 2))
-    if zero == 0 or (zero == 1 and precision == "bf16"):
-        return Buckets(held=0, filled=0, copied=4 * (zero == 0 and data > 1))
-    if zero == 3:
-        return Buckets(held=sent * BUCKET_ELEMENTS, filled=sent * BUCKET_ELEMENTS, copied=4)
-    element = 4 if zero == 1 or precision == "fp32" else 2
-    turns = 2 if data > 1 else 1
-    return Buckets(held=0, filled=turns * element * BUCKET_ELEMENTS, copied=element + sent * (sent != element))
-
+from gpt1_ds.plan.rank_sizes import RankSizes
+from gpt1_ds.plan.stages import LIVE_LIMIT, stages
 
 FLAT_LIMIT = 500_000_000  # elements that DeepSpeed's plain reduction copies together
-LIVE_LIMIT = 1_000_000_000  # gathered elements that ZeRO 3 keeps (DeepSpeed's stage3_max_live_parameters)
-LIBRARIES = {"cpu": 56 << 20, "cuda": 0}  # what libraries take once a step has run, after their import
 
 
 @dataclass(frozen=True)
@@ -109,229 +64,184 @@ class RankMemory:
 
 def memory(config: Config, world: int, vocab_size: int, device: str = "cuda") -> list[RankMemory]:
     """Returns the memory of every stage's ranks, on `cuda` or `cpu`."""
-    return [_Rank(config, world, stage, device).memory() for stage in stages(config, vocab_size)]
+    return [_rank_memory(RankSizes(config, world, stage, device)) for stage in stages(config, vocab_size)]
 
 
 def peak(config: Config, world: int, vocab_size: int, device: str = "cuda") -> RankMemory:
     """Returns the memory of the ranks that need most."""
-    shapes = {stage.shape: stage for stage in reversed(stages(config, vocab_size))}
-    return max((_Rank(config, world, stage, device).memory() for stage in shapes.values()), key=lambda rank: rank.peak)
+    first_of_shape = {stage.shape: stage for stage in reversed(stages(config, vocab_size))}
+    ranks = [_rank_memory(RankSizes(config, world, stage, device)) for stage in first_of_shape.values()]
+    return max(ranks, key=lambda rank: rank.peak)
 
 
-class _Rank:
-    """The arithmetic of one stage. Lengths are elements where a name says so, else bytes."""
+def _rank_memory(rank: RankSizes) -> RankMemory:
+    step = _Step(rank)
+    made = step.made()
+    proof = 12 * rank.parameters if step.graphs else 0  # gradients before a pass, after it and after its graph
+    return RankMemory(
+        stage=rank.stage.number,
+        parameters=rank.parameters,
+        weights=rank.weights,
+        gradients=rank.gradients,
+        optimizer=rank.optimizer,
+        buffers=rank.buffers,
+        activations=rank.in_flight * rank.activations + rank.logits,
+        logits=rank.logits,
+        in_flight=rank.in_flight,
+        host=max(made, proof),
+        host_for="gradients that prove CUDA graphs" if proof > made else "parameters in fp32",
+        instants={name: round(size) for name, size in step.instants().items()},
+    )
 
-    def __init__(self, config: Config, world: int, stage: Stage, device: str) -> None:
-        parallel, train, model = config.parallel, config.train, config.model
-        self.config, self.stage, self.device = config, stage, device
-        self.tensor, self.zero, self.pipelined = parallel.tensor, parallel.zero, parallel.pipelined
-        self.data = world // (parallel.tensor * parallel.pipeline)
-        self.micro_batches = train.global_batch // (train.micro_batch * self.data)
-        self.type = 4 if train.precision == "fp32" else 2
-        self.mixed = self.type == 2
-        self.gradients_stay = self.zero == 3 or (self.zero == 1 and self.mixed)  # their memory is held between steps
-        self.state = train.micro_batch * config.row.fed * model.width * self.type  # all S x B x D states
-        self.hidden = self.state // (self.tensor if parallel.sequence else 1)  # as it lies between blocks
-        self.parameters = stage.parameters
-        self.matrix = stage.embedding * self.type
-        row = stage.columns * self.type
-        predicted = config.row.predicted
-        self.logits = stage.head * row * chunk_tokens(train.micro_batch * predicted, max(1, row), device)
-        self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
-        self.muon, self.whole = MuonUpdate(config, world, stage), WholeParametersUpdate(config, world, stage)
-        self.buckets = buckets(config, self.data, self.parameters, device)
-        self.graphs = device == "cuda" and policy.has_graphs(config)
 
-    def memory(self) -> RankMemory:
-        instants = {"start of the run": self._building(), **self._step()}
-        return RankMemory(
-            stage=self.stage.number,
-            parameters=self.parameters,
-            weights=self._weights(),
-            gradients=self._gradients(),
-            optimizer=self._optimizer(),
-            buffers=self._buffers(),
-            activations=self.in_flight * self._activations() + self.logits,
-            logits=self.logits,
-            in_flight=self.in_flight,
-            host=max(self._made(), self._proof()),
-            host_for="gradients that prove CUDA graphs" if self._proof() > self._made() else "parameters in fp32",
-            instants={name: round(size) for name, size in instants.items()},
-        )
+class _Step:
+    """The instants of a step on one rank. Sizes are bytes where nothing else is said."""
 
-    # What is held from step to step
+    def __init__(self, rank: RankSizes) -> None:
+        self.rank, self.stage, self.config = rank, rank.stage, rank.config
+        self.held = rank.weights + rank.optimizer + rank.buffers + rank.gradients_stay * rank.gradients
+        self.gradients = 0.0 if rank.gradients_stay else float(rank.gradients)  # that come and go with a step
+        self.graphs = rank.device == "cuda" and policy.has_graphs(self.config)
 
-    def _cut(self, size: float) -> float:
-        """Bytes of this rank's part of what ZeRO cuts over the data-parallel ranks."""
-        return size / self.data if self.zero else size
-
-    def _weights(self) -> int:
-        size = self.parameters * self.type
-        return size // self.data if self.zero == 3 else size
-
-    def _optimizer(self) -> int:
-        adamw = self._cut(self.parameters * (8 if self.zero == 0 else 12))
-        return round(adamw - 4 * self.muon.local_elements - self.whole.spared)
-
-    def _gradients(self) -> int:
-        """Once all of a step's are there."""
-        return 4 * self.parameters // (self.data if self.zero >= 2 else 1)
-
-    def _buffers(self) -> int:
-        return LIBRARIES[self.device] + self._received() + self.buckets.held
-
-    def _received(self) -> int:
-        """What a pipeline keeps of its last micro-batches: inputs and their gradients, on the last stage states."""
-        if not self.pipelined:
-            return 0
-        kept = max(2, self.in_flight) if self.micro_batches > 1 else 1
-        inputs = 0 if self.stage.tokens else (kept + 1) * self.hidden
-        return inputs + (kept * self.hidden if self.stage.head else 0)
-
-    # What a micro-batch leaves behind
-
-    def _saved(self, layer: Layer) -> float:
-        """By one layer that is not recomputed."""
-        return layer.costs.saved * self.hidden + layer.costs.saved_cut * self.state / self.tensor
-
-    def _kept(self, layer: Layer) -> float:
-        again = layer.depth is not None and self.config.train.recompute == "block"
-        return self.hidden * layer.costs.part if again else self._saved(layer)
-
-    def _ends(self) -> float:
-        """Saved before the first block and after the last."""
-        return sum(self._kept(layer) for layer in self.stage.layers if layer.depth is None)
-
-    def _activations(self) -> int:
-        return round(sum(map(self._kept, self.stage.layers)))
-
-    # A step's instants
-
-    def _step(self) -> dict[str, float]:
-        """The first backward pass of a step finds no gradients, later ones add to those of the passes before."""
-        held = self._weights() + self._optimizer() + self._buffers() + self.gradients_stay * self._gradients()
-        gradients = 0.0 if self.gradients_stay else float(self._gradients())
-        start, flight = held + self._gathered(), self.in_flight
-        instants = self._pass(start, flight, False)
-        if self.micro_batches > 1:  # the schedule keeps `flight` micro-batches in flight while there are as many left
-            later = self._pass(start + gradients, min(flight, max(1, self.micro_batches - 1)), True)
-            instants = {name: max(size, later[name]) for name, size in instants.items()}
-        instants["reduction of gradients"] = self._reducing(held, gradients)
-        instants["update"] = held + self._updating()
+    def instants(self) -> dict[str, float]:
+        """What is alive together at each of the instants, by name."""
+        instants = self._passes()
+        instants["reduction of gradients"] = self._reducing()
+        instants["update"] = self.held + self._updating()
         if self.graphs:
-            pool = max(instants.values()) - held
-            if self.micro_batches > 1 or self.config.task is not None:
-                instants["capture of CUDA graphs"] = held + 2 * pool
-            instants["evaluation"] = held + pool + self._evaluating()
+            pool = max(instants.values()) - self.held
+            if self.rank.micro_batches > 1 or self.config.task is not None:
+                instants["capture of CUDA graphs"] = self.held + 2 * pool
+            instants["evaluation"] = self.held + pool + self._evaluating()
+        return {"start of the run": self._building(), **instants}
+
+    # Forward and backward passes
+
+    def _passes(self) -> dict[str, float]:
+        """The first backward pass of a step finds no gradients, later ones add to those of the passes before."""
+        rank, start = self.rank, self.held + self._gathered()
+        instants = self._pass(start, rank.in_flight, adds=False)
+        if rank.micro_batches > 1:  # the schedule keeps as many micro-batches in flight while there are as many left
+            in_flight = min(rank.in_flight, max(1, rank.micro_batches - 1))
+            later = self._pass(start + self.gradients, in_flight, adds=True)
+            instants = {name: max(size, later[name]) for name, size in instants.items()}
         return instants
-
-    def _pass(self, start: float, flight: int, existing: bool) -> dict[str, float]:
-        """The last forward and the first backward pass with `flight` micro-batches alive."""
-        others = start + (flight - 1) * self._activations()
-        waiting = self.buckets.filled if existing and self.zero == 1 else 0  # until the step's reduction
-        instants = {"end of the forward pass": others + self._activations() + self._workspace() + waiting}
-        return instants | self._backward(others + self.buckets.filled, existing)
-
-    def _backward(self, before: float, existing: bool) -> dict[str, float]:
-        """Through the blocks, last to first. New gradients pile up where there are none to be added to."""
-        stage = self.stage
-        new = 4 if not self.mixed else 2
-        piling = (self.mixed or not existing) and self.zero < 2
-        again = max((self._saved(layer) - self._kept(layer) for layer in stage.body), default=0.0)
-        head = self.matrix if stage.head else 0
-        passing = max(4 * self.state / self.tensor, self._attending())
-        transient = passing + stage.largest * new + again
-        saved = sum(map(self._kept, stage.layers))
-        instants = {"gradients of the last block": before + saved + head + transient}
-        piled = new * max(0, stage.blocks - 1) * stage.block if piling else 0
-        saved = sum(map(self._kept, stage.body[:1])) + self._ends()
-        instants["gradients of the first block"] = before + saved + head + transient + piled
-        piled = new * stage.blocks * stage.block if piling else 0
-        looked_up = self.matrix if stage.tokens else 0
-        instants["gradient of the embedding"] = before + head + looked_up + piled + 2 * self.hidden
-        if self.mixed and self.zero == 1:  # added in fp32, for which torch copies the tensor that is added
-            largest = max(stage.largest, stage.embedding if stage.tokens or stage.head else 0)
-            instants["gradients to fp32"] = before + new * self.parameters + (4 * largest if existing else 0)
-        return instants
-
-    def _attending(self) -> float:
-        """Exact attention's backward pass on one block of probabilities: four fp32 copies, two in the model's type."""
-        model, train = self.config.model, self.config.train
-        if model.attention == "fused":
-            return 0.0
-        scores = train.micro_batch * model.heads // self.tensor * min(ATTENTION_ROWS, model.context) * model.context
-        return min(scores, ATTENTION_SCORES[self.device]) * (16 + 2 * self.type)
 
     def _gathered(self) -> float:
         """Weights that ZeRO 3 gathers for a pass and keeps until the backward pass is through."""
-        if self.zero < 3 or self.data == 1:
+        if self.rank.zero < 3 or self.rank.data_ranks == 1:
             return 0.0
-        return self.type * min(self.parameters, LIVE_LIMIT)
+        return self.rank.type * min(self.rank.parameters, LIVE_LIMIT)
 
-    def _workspace(self) -> float:
-        """Returns the working memory of the loss, whose gradients come with it; after a gather on a CPU, what gloo
-        copies.
+    def _pass(self, start: float, in_flight: int, adds: bool) -> dict[str, float]:
+        """The last forward and the first backward pass while `in_flight` micro-batches are alive; where it `adds`,
+        there are gradients of the step.
         """
-        size = 0.0
+        rank = self.rank
+        others = start + (in_flight - 1) * rank.activations
+        waiting = rank.buckets.filled if adds and rank.zero == 1 else 0  # until the step's reduction
+        instants = {"end of the forward pass": others + rank.activations + self._loss() + waiting}
+        return instants | self._backward(others + rank.buckets.filled, adds)
+
+    def _loss(self) -> float:
+        """What the loss works with, whose gradients come with it; after a gather on a CPU, what gloo copies."""
+        rank, size = self.rank, 0.0
         if self.stage.head:
-            size = self.matrix + self.state + self.logits + 4 * LOSS_LOGITS[self.device]
-        if self.zero == 3 and self.data > 1 and self.device == "cpu":
-            size += round(0.75 * min(BUCKET_ELEMENTS, self.parameters) * self.type)
+            size = rank.embedding + rank.state + rank.logits + 4 * LOSS_LOGITS[rank.device]
+        if rank.zero == 3 and rank.data_ranks > 1 and rank.device == "cpu":
+            size += round(0.75 * min(BUCKET_ELEMENTS, rank.parameters) * rank.type)
         return size
 
-    def _evaluating(self) -> float:
-        """What one block or a chunk of logits takes where nothing is kept for a backward pass."""
-        block = max(map(self._saved, self.stage.body), default=0.0)
-        return self.hidden + max(block, self.stage.head * (self.logits + 4 * LOSS_LOGITS[self.device]))
+    def _backward(self, before: float, adds: bool) -> dict[str, float]:
+        """Through the blocks, last to first. New gradients pile up where there are none to be added to."""
+        rank, stage = self.rank, self.stage
+        piling = (rank.mixed or not adds) and rank.zero < 2
+        head = rank.embedding if stage.head else 0
+        recomputed = max((rank.needed_by_backward(block) - rank.saved(block) for block in stage.body), default=0.0)
+        work = max(4 * rank.state / rank.tensor, self._attention())
+        transient = work + stage.largest * rank.type + recomputed
+        saved = sum(map(rank.saved, stage.layers))
+        instants = {"gradients of the last block": before + saved + head + transient}
+        piled = rank.type * max(0, stage.blocks - 1) * stage.block if piling else 0
+        saved = sum(map(rank.saved, stage.body[:1])) + rank.saved_at_ends
+        instants["gradients of the first block"] = before + saved + head + transient + piled
+        piled = rank.type * stage.blocks * stage.block if piling else 0
+        table = rank.embedding if stage.tokens else 0
+        instants["gradient of the embedding"] = before + head + table + piled + 2 * rank.hidden
+        if rank.mixed and rank.zero == 1:  # added in fp32, for which torch copies the tensor that is added
+            copy = 4 * max(stage.largest, self._end_matrix()) if adds else 0
+            instants["gradients to fp32"] = before + rank.type * rank.parameters + copy
+        return instants
 
-    def _reducing(self, held: float, gradients: float) -> float:
-        if self.zero >= 2:
-            # a bucket is full while blocks are still to come; it is copied to be reduced
-            undone = max(0, self.stage.blocks - BUCKET_ELEMENTS // max(1, self.stage.block))
-            saved = undone * sum(map(self._kept, self.stage.body[:1])) + self._ends() + self.matrix * self.stage.head
-            found = gradients if self.micro_batches > 1 or self.mixed else 0.0  # in bf16 the partition comes first
-            waiting = self._gathered() * undone / max(1, self.stage.blocks)
-            return held + found + saved + waiting + self.buckets.filled + self.buckets.copied * self._full()
-        if self.device == "cuda":  # the largest bucket, or a gradient that is larger
-            message = min(self.parameters, max(BUCKET_ELEMENTS, self.stage.embedding))
-            return held + gradients + self.buckets.filled + self.buckets.copied * message
-        if self.zero == 1 and not self.mixed:
-            return held + gradients + 4 * min(BUCKET_ELEMENTS, self.parameters)
-        return held + gradients + (4 * self.parameters if self.data > 1 and self.parameters < FLAT_LIMIT else 0)
+    def _attention(self) -> float:
+        """Exact attention's backward pass on one block of probabilities: four fp32 copies, two in the model's type."""
+        model, rank = self.config.model, self.rank
+        if model.attention == "fused":
+            return 0.0
+        rows = min(ATTENTION_ROWS, model.context)
+        scores = self.config.train.micro_batch * model.heads // rank.tensor * rows * model.context
+        return min(scores, ATTENTION_SCORES[rank.device]) * (16 + 2 * rank.type)
 
-    def _full(self) -> int:
+    def _end_matrix(self) -> int:
+        """Elements of the table or of the head's matrix; 0 where the stage has neither end."""
+        return self.stage.embedding if self.stage.tokens or self.stage.head else 0
+
+    # After the passes
+
+    def _reducing(self) -> float:
+        """While gradients are reduced over the data-parallel ranks."""
+        rank, stage = self.rank, self.stage
+        if rank.zero >= 2:  # a bucket is full while blocks are still to come; it is copied to be reduced
+            undone = max(0, stage.blocks - BUCKET_ELEMENTS // max(1, stage.block))
+            saved = undone * sum(map(rank.saved, stage.body[:1])) + rank.saved_at_ends + rank.embedding * stage.head
+            existing = self.gradients if rank.micro_batches > 1 or rank.mixed else 0.0  # in bf16 the partition is first
+            gathered = self._gathered() * undone / max(1, stage.blocks)
+            buckets = rank.buckets.filled + rank.buckets.copied * self._full_bucket()
+            return self.held + existing + saved + gathered + buckets
+        if rank.device == "cuda":  # the largest bucket, or a gradient that is larger
+            message = min(rank.parameters, max(BUCKET_ELEMENTS, stage.embedding))
+            return self.held + self.gradients + rank.buckets.filled + rank.buckets.copied * message
+        if rank.zero == 1 and not rank.mixed:
+            return self.held + self.gradients + 4 * min(BUCKET_ELEMENTS, rank.parameters)
+        flat = rank.data_ranks > 1 and rank.parameters < FLAT_LIMIT
+        return self.held + self.gradients + (4 * rank.parameters if flat else 0)
+
+    def _full_bucket(self) -> int:
         """Elements of a bucket that the next matrix does not fit in any more."""
-        blocks, rest = divmod(min(BUCKET_ELEMENTS, self.parameters), max(1, self.stage.block))
+        blocks, rest = divmod(min(BUCKET_ELEMENTS, self.rank.parameters), max(1, self.stage.block))
         blocks, largest = min(blocks, self.stage.blocks), max(1, self.stage.largest)
         return max(largest, blocks * self.stage.block + rest // largest * largest)
 
     def _updating(self) -> float:
-        gathering = self.type * self.parameters if self.device == "cpu" and self.data > 1 and self.zero in (1, 2) else 0
-        gradients = self._cut(4 * self.parameters)
-        if self.zero in (1, 2):
-            gradients = 0 if self.gradients_stay else 2 * gradients
-        watched = 0 if self.config.train.watch == "off" else self._cut(4 * self.parameters)  # masters before the update
-        return max(gathering, gradients + watched + self.muon.workspace + self.whole.workspace)
+        """Beside what is held: gradients and what the optimizer works with, or on a CPU weights that are gathered."""
+        rank, in_fp32 = self.rank, self.rank.partition(4 * self.rank.parameters)
+        gathers = rank.device == "cpu" and rank.data_ranks > 1 and rank.zero in (1, 2)
+        gathering = rank.type * rank.parameters if gathers else 0
+        gradients = in_fp32
+        if rank.zero in (1, 2):
+            gradients = 0 if rank.gradients_stay else 2 * in_fp32
+        watched = 0 if self.config.train.watch == "off" else in_fp32  # masters before the update
+        return max(gathering, gradients + watched + rank.muon.workspace + rank.whole.workspace)
 
-    def _made(self) -> int:
-        """On the host: parameters in fp32, each drawn at its full size."""
-        return 4 * self.parameters + self._drawn()
+    # Before and between steps
 
-    def _proof(self) -> int:
-        """On the host: gradients before a pass, after it and after its graph."""
-        return 12 * self.parameters if self.graphs else 0
+    def _evaluating(self) -> float:
+        """What one block or a chunk of logits takes where nothing is kept for a backward pass."""
+        rank = self.rank
+        block = max(map(rank.needed_by_backward, self.stage.body), default=0.0)
+        return rank.hidden + max(block, self.stage.head * (rank.logits + 4 * LOSS_LOGITS[rank.device]))
 
-    def _drawn(self) -> int:
-        """Returns the bytes of the largest parameter while it is drawn."""
-        stage = self.stage
-        return 4 * self.tensor * max(stage.largest, stage.embedding if stage.tokens or stage.head else 0)
+    def made(self) -> int:
+        """The parameters as they are made: in fp32, each drawn at its full size."""
+        return 4 * self.rank.parameters + 4 * self.rank.tensor * max(self.stage.largest, self._end_matrix())
 
     def _building(self) -> float:
         """The model is made in fp32, then flattened; on a CPU that is the memory that trains."""
-        if self.device != "cpu":
+        rank = self.rank
+        if rank.device != "cpu":
             return 0.0
-        if self.zero == 0:
-            return self._made()
-        if self.mixed:
-            return self.parameters * (10 if self.zero == 1 else 4 + 4 / self.data)
-        return self.parameters * (8 + 4 / self.data if self.zero < 3 else 4 + 8 / self.data)
+        if rank.zero == 0:
+            return self.made()
+        if rank.mixed:
+            return rank.parameters * (10 if rank.zero == 1 else 4 + 4 / rank.data_ranks)
+        return rank.parameters * (8 + 4 / rank.data_ranks if rank.zero < 3 else 4 + 8 / rank.data_ranks)

@@ -13,6 +13,7 @@ from gpt1_ds.architecture.layer import Layer, Parameter
 from gpt1_ds.config import Config, ModelConfig
 from gpt1_ds.config.objective import RowLengths
 
+LIVE_LIMIT = 1_000_000_000  # gathered elements that ZeRO 3 keeps (DeepSpeed's stage3_max_live_parameters)
 PERSISTENT = 100_000  # elements of a parameter that ZeRO 3 keeps whole (DeepSpeed's stage3_param_persistence_threshold)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from gpt1_ds.config import load
 from gpt1_ds.plan import cost, cuda
+from gpt1_ds.plan.buckets import buckets
 from gpt1_ds.plan.machine import PRESETS
-from gpt1_ds.plan.memory import buckets
 from tools.fakecuda import parts, ranks, steps
 from tools.fakecuda.device import fake_mode
 from tools.fakecuda.parts import Part

@@ -11,8 +11,7 @@ from gpt1_ds.config import Config, load
 from gpt1_ds.plan.communication import Communication, overlaps
 from gpt1_ds.plan.cost import Cost, all_reduce, cost, gather
 from gpt1_ds.plan.machine import PRESETS, Link, Speeds
-from gpt1_ds.plan.memory import LIVE_LIMIT
-from gpt1_ds.plan.stages import stages
+from gpt1_ds.plan.stages import LIVE_LIMIT, stages
 
 H100 = PRESETS["h100"]
 

@@ -9,7 +9,8 @@ from gpt1_ds.architecture.count import parameters
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, load
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
-from gpt1_ds.plan.memory import LIBRARIES, RankMemory, memory, peak
+from gpt1_ds.plan.memory import RankMemory, memory, peak
+from gpt1_ds.plan.rank_sizes import LIBRARIES
 from gpt1_ds.plan.stages import stages
 
 GPT1 = ["pretrain/gpt1_117m"]
