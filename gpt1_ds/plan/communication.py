@@ -82,14 +82,14 @@ class Communication:
             (passes * (1 + halves + self.recompute), state),
             (len(crossing) * (1 + halves * self.recompute), memory),
         ]
-        if stage.tokens:
+        if stage.has_table:
             forward.append((1, state))
             backward.append((halves, state))
-        if stage.head:
+        if stage.has_head:
             forward += [(halves, last), (LOSS_NUMBERS, 4 * self.rows * row.predicted)]
             backward.append((1 - halves, last))
         if sequence:
-            backward += [(1, self.type * size) for size in stage.whole]
+            backward += [(1, self.type * size) for size in stage.uncut]
         return forward, backward
 
     @property
@@ -109,7 +109,7 @@ class Communication:
         """Elements that ZeRO 3 frees after the forward pass and gathers for the backward pass: no more stay than it may
         hold, less than a matrix fewer.
         """
-        return max(0, stage.large - LIVE_LIMIT)
+        return max(0, stage.freed - LIVE_LIMIT)
 
     def _to_other_stages(self, stage: Stage) -> float:
         if self.stages == 1:
@@ -121,7 +121,7 @@ class Communication:
     def _to_data_ranks(self, stage: Stage) -> float:
         zero, often, held = self.parallel.zero, self.micro_batches, stage.parameters
         if zero == 3:
-            weights = often * (stage.large + self.gathered_again(stage)) + stage.parameters - stage.large
+            weights = often * (stage.freed + self.gathered_again(stage)) + stage.parameters - stage.freed
             size = often * self.gradient * held + self.type * weights
         else:
             size = 2 * self.gradient * held * (often if zero == 2 else 1) + self.type * held * (zero > 0)

@@ -49,14 +49,14 @@ class Cost:
     reduction: float  # of gradients, what of it follows the backward pass
     hidden: float  # of the reduction, what the last micro-batch's backward pass hides
     update: float  # the gathering of weights included
-    bubble: float  # share of `pipeline` that a rank waits on average
+    bubble: float  # fraction of `pipeline` that a rank waits on average
     tensor: float  # seconds of the pipeline in which tensor-parallel ranks reduce
     tensor_bytes: float
     pipeline_bytes: float
     data_bytes: float
     graphs: bool  # micro-batches are launched as CUDA graphs
     tokens_per_second: float
-    mfu: float  # share of the peak, FLOPs by PaLM's convention
+    mfu: float  # fraction of the peak, FLOPs by PaLM's convention
 
     @property
     def step(self) -> float:
@@ -64,6 +64,7 @@ class Cost:
 
 
 def cost(config: Config, world: int, vocab_size: int, machine: Machine) -> Cost:
+    """What a step of `config` takes on `world` ranks of a machine."""
     return _Step(config, world, vocab_size, machine).cost()
 
 
@@ -78,10 +79,12 @@ def gather(size: float, ranks: int, link: Link) -> float:
 
 
 class _Step:
+    """Seconds of the parts of a step, on the ranks of one stage."""
+
     def __init__(self, config: Config, world: int, vocab_size: int, machine: Machine) -> None:
         parallel, train, model = config.parallel, config.train, config.model
         self.config, self.model, self.world, self.vocab_size, self.machine = config, model, world, vocab_size, machine
-        self.tensor, self.stages = parallel.tensor, parallel.pipeline
+        self.tensor, self.pipeline, self.stages = parallel.tensor, parallel.pipeline, stages(config, vocab_size)
         self.communication = wires = Communication(config, world)
         self.data, self.micro_batches, self.tokens = wires.data, wires.micro_batches, wires.tokens
         self.type, self.gradient = wires.type, wires.gradient
@@ -90,29 +93,28 @@ class _Step:
         self.graphs = self.cuda and policy.has_graphs(config)
         self.kernels = list(zip(cuda.block_kernels(config), cuda.end_kernels(config), strict=True)) if self.cuda else []
         self.speeds = machine.speeds_with(train.precision, min(world, machine.ranks_per_node if self.cuda else world))
-        # rank order is (pipeline, data, tensor), tensor fastest (engine/process_groups.py)
+        # inside of each group; rank order is (pipeline, data, tensor), tensor fastest (engine/process_groups.py)
         self.tensor_link = machine.link(self.tensor)
         self.data_link = machine.link(self.tensor * self.data, self.tensor)
-        self.stage_ranks = machine.link(self.tensor * self.data)
-        self.stage_link = machine.link(world, self.tensor * self.data)
-        self.parts = stages(config, vocab_size)
+        self.in_stage_link = machine.link(self.tensor * self.data)
+        self.pipeline_link = machine.link(world, self.tensor * self.data)
 
     def cost(self) -> Cost:
-        different = {stage.shape: stage for stage in self.parts}
-        known = {shape: self._passes(stage) for shape, stage in different.items()}
-        passes = [known[stage.shape] for stage in self.parts]
+        of_shape = {stage.shape: stage for stage in self.stages}
+        passes_of_shape = {shape: self._passes(stage) for shape, stage in of_shape.items()}
+        passes = [passes_of_shape[stage.shape] for stage in self.stages]
         slowest = max(passes, key=sum)
         pipeline = (self.micro_batches - 1) * sum(slowest) + sum(map(sum, passes))
-        working = self.micro_batches * sum(map(sum, passes)) / self.stages
-        largest = max(self.parts, key=lambda stage: stage.parameters)
-        reduction, hidden = self._reduction(known)
+        working = self.micro_batches * sum(map(sum, passes)) / self.pipeline
+        largest = max(self.stages, key=lambda stage: stage.parameters)
+        reduction, hidden = self._reduction(passes_of_shape)
         update = self._update(largest)
         step = pipeline + reduction + update
         tokens = self.config.train.global_batch * self.config.row.fed / step
         peak = self.machine.peak_tflops.get(self.config.train.precision, 0) * 1e12 * self.world
         if not self.cuda:  # a node's peak, however many ranks share it
             peak /= min(self.world, self.machine.ranks_per_node)
-        sent = [self.communication.sent(stage) for stage in different.values()]
+        sent = [self.communication.sent(stage) for stage in of_shape.values()]
         return Cost(
             forward=slowest[0],
             backward=slowest[1],
@@ -121,7 +123,7 @@ class _Step:
             hidden=hidden,
             update=update,
             bubble=1 - working / pipeline,
-            tensor=self.micro_batches * max(sum(self._tensor(stage)) for stage in different.values()),
+            tensor=self.micro_batches * max(sum(self._tensor(stage)) for stage in of_shape.values()),
             tensor_bytes=max(one.tensor for one in sent),
             pipeline_bytes=max(one.pipeline for one in sent),
             data_bytes=max(one.data for one in sent),
@@ -135,30 +137,30 @@ class _Step:
     def _passes(self, stage: Stage) -> tuple[float, float]:
         """Seconds of (forward, backward)."""
         forward = backward = 0.0
-        for layer, count in stage.distinct:
-            seconds = self._block(layer)
-            forward, backward = forward + count * seconds[0], backward + count * seconds[1]
+        for layer, count in stage.distinct_blocks:
+            block_forward, block_backward = self._block(layer)
+            forward += count * block_forward
+            backward += count * block_backward
         if self.config.train.recompute == "block":
             backward += forward
-        ends, tensors = self._ends(stage), sum(len(layer.parameters) for layer in stage.body)
+        ends = self._ends(stage)
         forward, backward = forward + ends / 3, backward + ends * 2 / 3
+        launch_forward, launch_backward = self._launching(stage)
         together = max if self.cuda else operator.add  # a GPU computes what was launched before
-        launching = self._launching(stage, tensors)
-        forward, backward = together(forward, launching[0]), together(backward, launching[1])
-        forward, backward = (
-            passes + self._between(stage) + tensor
-            for passes, tensor in zip((forward, backward), self._tensor(stage), strict=True)
-        )
+        forward, backward = together(forward, launch_forward), together(backward, launch_backward)
+        between, (reduce_forward, reduce_backward) = self._between(stage), self._tensor(stage)
+        forward, backward = forward + between + reduce_forward, backward + between + reduce_backward
         if self.config.parallel.zero == 3:
-            forward += self._gathering(stage.large)
+            forward += self._gathering(stage.freed)
             backward += self._gathering(self.communication.gathered_again(stage))
         backward += self._accumulation(stage)
         if self.config.parallel.zero >= 2:
             backward += self._remaining(backward, stage)
         return forward, backward
 
-    def _launching(self, stage: Stage, tensors: int) -> tuple[float, float]:
+    def _launching(self, stage: Stage) -> tuple[float, float]:
         """Seconds that the host needs to launch (forward, backward)."""
+        tensors = sum(len(layer.parameters) for layer in stage.body)
         launch, calls = self.speeds.launch, tensors * TENSOR_CALLS[self.config.parallel.zero]
         if not self.cuda:
             host = (stage.blocks * CPU_BLOCK + CPU_ENDS + calls) * launch
@@ -202,14 +204,14 @@ class _Step:
         """Seconds of the embedding, the head and the loss, forward and backward."""
         model, speeds = self.model, self.speeds
         seconds = 0.0
-        if stage.tokens:
+        if stage.has_table:
             rows = self.tokens * model.width
             masks = rows / speeds.dropout * (model.embedding_dropout > 0)
             seconds += masks + 8 * rows * self.type / speeds.stream
             seconds += 4 * stage.embedding * self.type / speeds.memory  # its gradient, and the tied head's added to it
-        if stage.head:
+        if stage.has_head:
             predicted = self.tokens * self.config.row.predicted / self.config.row.fed
-            logits = predicted * stage.columns
+            logits = predicted * stage.local_vocabulary
             seconds += 3 * speeds.product(2 * logits * model.width) + logits / speeds.loss
         return seconds
 
@@ -231,10 +233,10 @@ class _Step:
 
     def _between(self, stage: Stage) -> float:
         """Seconds of receiving from the stage before, each way."""
-        if self.stages == 1:
+        if self.pipeline == 1:
             return 0.0
-        sides = (stage.number > 0) + (stage.number < self.stages - 1)
-        return sides * (self.stage_link.latency + self.communication.between_stages / self.stage_link.bandwidth) / 2
+        link, sides = self.pipeline_link, (stage.number > 0) + (stage.number < self.pipeline - 1)
+        return sides * (link.latency + self.communication.between_stages / link.bandwidth) / 2
 
     def _accumulation(self, stage: Stage) -> float:
         """Seconds to add one micro-batch's gradients to the step's."""
@@ -247,13 +249,15 @@ class _Step:
     # Once a step
 
     def _reduction(self, passes: dict[tuple[object, ...], tuple[float, float]]) -> tuple[float, float]:
-        """Seconds of it (after the passes, under the last of them) on the stage with most parameters."""
+        """Seconds of the reduction of gradients, (after the passes, under the last of them), on the stage with most
+        parameters.
+        """
         if self.config.parallel.zero >= 2:
             return 0.0, 0.0
-        stage = max(self.parts, key=lambda one: one.parameters)
+        stage = max(self.stages, key=lambda one: one.parameters)
         tied = 0.0
-        if self.stages > 1:  # both copies of what two stages hold
-            tied = all_reduce(4 * max(part.replicated for part in self.parts), 2, self.stage_link)
+        if self.pipeline > 1:  # both copies of what two stages hold
+            tied = all_reduce(4 * max(part.replicated for part in self.stages), 2, self.pipeline_link)
         copies = 8 * stage.parameters / self.speeds.memory * (self.data > 1)
         remaining = self._remaining(passes[stage.shape][1], stage)
         return remaining + tied + copies, self._over_data_ranks(stage) - remaining
@@ -263,7 +267,7 @@ class _Step:
         alone = self._over_data_ranks(stage)
         if not overlaps(self.machine.device) or self.config.train.deepspeed_patches != "fast":
             return alone
-        largest = min(1.0, max(stage.embedding, BUCKET_ELEMENTS) / stage.parameters)
+        largest = min(1.0, max(stage.embedding, BUCKET_ELEMENTS) / stage.parameters)  # bucket, a part of all: f above
         return max(alone - (1 - largest) * backward, largest * alone)
 
     def _over_data_ranks(self, stage: Stage) -> float:
@@ -274,12 +278,13 @@ class _Step:
         return ways * (gather(size, self.data, self.data_link) + latencies)
 
     def _update(self, stage: Stage) -> float:
+        """Seconds of the optimizer's update of a stage, and of gathering the weights that it wrote."""
         zero, parameters = self.config.parallel.zero, stage.parameters
         own = parameters / self.data if zero else parameters
         flat = 4 * parameters / self.speeds.memory if self.type == 4 and zero else 0.0
         gathering = gather(self.type * parameters, self.data, self.data_link) if zero in (1, 2) else 0.0
         if zero == 3:  # what is not freed after a pass, one parameter at a time
-            small = [size for size in self.parts[0].sizes if size <= PERSISTENT]
+            small = [size for size in stage.sizes if size <= PERSISTENT]
             gathering = sum(gather(self.type * size, self.data, self.data_link) for size in small)
         passes = WholeParametersUpdate(self.config, self.world, stage).passes
         return passes * own / self.speeds.update + flat + gathering + self._orthogonalising()
@@ -290,5 +295,6 @@ class _Step:
             return 0.0
         precision = "fp32" if "fp32" in self.machine.speeds else self.config.train.precision
         speeds = self.machine.speeds_with(precision, self.speeds.ranks)
-        parts = {stage.shape: stage for stage in self.parts}.values()
-        return max(MuonUpdate(self.config, self.world, stage).seconds(speeds, self.stage_ranks) for stage in parts)
+        of_shape = {stage.shape: stage for stage in self.stages}
+        updates = [MuonUpdate(self.config, self.world, stage) for stage in of_shape.values()]
+        return max(update.seconds(speeds, self.in_stage_link) for update in updates)

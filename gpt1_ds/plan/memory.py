@@ -146,7 +146,7 @@ class _Step:
     def _loss(self) -> float:
         """What the loss works with, whose gradients come with it; after a gather on a CPU, what gloo copies."""
         rank, size = self.rank, 0.0
-        if self.stage.head:
+        if self.stage.has_head:
             size = rank.embedding + rank.state + rank.logits + 4 * LOSS_LOGITS[rank.device]
         if rank.zero == 3 and rank.data_ranks > 1 and rank.device == "cpu":
             size += round(0.75 * min(BUCKET_ELEMENTS, rank.parameters) * rank.type)
@@ -156,20 +156,20 @@ class _Step:
         """Through the blocks, last to first. New gradients pile up where there are none to be added to."""
         rank, stage = self.rank, self.stage
         piling = (rank.mixed or not adds) and rank.zero < 2
-        head = rank.embedding if stage.head else 0
+        head = rank.embedding if stage.has_head else 0
         recomputed = max((rank.needed_by_backward(block) - rank.saved(block) for block in stage.body), default=0.0)
         work = max(4 * rank.state / rank.tensor, self._attention())
-        transient = work + stage.largest * rank.type + recomputed
+        transient = work + stage.largest_matrix * rank.type + recomputed
         saved = sum(map(rank.saved, stage.layers))
         instants = {"gradients of the last block": before + saved + head + transient}
-        piled = rank.type * max(0, stage.blocks - 1) * stage.block if piling else 0
+        piled = rank.type * max(0, stage.blocks - 1) * stage.largest_block if piling else 0
         saved = sum(map(rank.saved, stage.body[:1])) + rank.saved_at_ends
         instants["gradients of the first block"] = before + saved + head + transient + piled
-        piled = rank.type * stage.blocks * stage.block if piling else 0
-        table = rank.embedding if stage.tokens else 0
+        piled = rank.type * stage.blocks * stage.largest_block if piling else 0
+        table = rank.embedding if stage.has_table else 0
         instants["gradient of the embedding"] = before + head + table + piled + 2 * rank.hidden
         if rank.mixed and rank.zero == 1:  # added in fp32, for which torch copies the tensor that is added
-            copy = 4 * max(stage.largest, self._end_matrix()) if adds else 0
+            copy = 4 * max(stage.largest_matrix, stage.embedding) if adds else 0
             instants["gradients to fp32"] = before + rank.type * rank.parameters + copy
         return instants
 
@@ -182,18 +182,14 @@ class _Step:
         scores = self.config.train.micro_batch * model.heads // rank.tensor * rows * model.context
         return min(scores, ATTENTION_SCORES[rank.device]) * (16 + 2 * rank.type)
 
-    def _end_matrix(self) -> int:
-        """Elements of the table or of the head's matrix; 0 where the stage has neither end."""
-        return self.stage.embedding if self.stage.tokens or self.stage.head else 0
-
     # After the passes
 
     def _reducing(self) -> float:
         """While gradients are reduced over the data-parallel ranks."""
         rank, stage = self.rank, self.stage
         if rank.zero >= 2:  # a bucket is full while blocks are still to come; it is copied to be reduced
-            undone = max(0, stage.blocks - BUCKET_ELEMENTS // max(1, stage.block))
-            saved = undone * sum(map(rank.saved, stage.body[:1])) + rank.saved_at_ends + rank.embedding * stage.head
+            undone = max(0, stage.blocks - BUCKET_ELEMENTS // max(1, stage.largest_block))
+            saved = undone * sum(map(rank.saved, stage.body[:1])) + rank.saved_at_ends + rank.embedding * stage.has_head
             existing = self.gradients if rank.micro_batches > 1 or rank.mixed else 0.0  # in bf16 the partition is first
             gathered = self._gathered() * undone / max(1, stage.blocks)
             buckets = rank.buckets.filled + rank.buckets.copied * self._full_bucket()
@@ -208,9 +204,9 @@ class _Step:
 
     def _full_bucket(self) -> int:
         """Elements of a bucket that the next matrix does not fit in any more."""
-        blocks, rest = divmod(min(BUCKET_ELEMENTS, self.rank.parameters), max(1, self.stage.block))
-        blocks, largest = min(blocks, self.stage.blocks), max(1, self.stage.largest)
-        return max(largest, blocks * self.stage.block + rest // largest * largest)
+        blocks, rest = divmod(min(BUCKET_ELEMENTS, self.rank.parameters), max(1, self.stage.largest_block))
+        blocks, largest = min(blocks, self.stage.blocks), max(1, self.stage.largest_matrix)
+        return max(largest, blocks * self.stage.largest_block + rest // largest * largest)
 
     def _updating(self) -> float:
         """Beside what is held: gradients and what the optimizer works with, or on a CPU weights that are gathered."""
@@ -229,11 +225,11 @@ class _Step:
         """What one block or a chunk of logits takes where nothing is kept for a backward pass."""
         rank = self.rank
         block = max(map(rank.needed_by_backward, self.stage.body), default=0.0)
-        return rank.hidden + max(block, self.stage.head * (rank.logits + 4 * LOSS_LOGITS[rank.device]))
+        return rank.hidden + max(block, self.stage.has_head * (rank.logits + 4 * LOSS_LOGITS[rank.device]))
 
     def made(self) -> int:
         """The parameters as they are made: in fp32, each drawn at its full size."""
-        return 4 * self.rank.parameters + 4 * self.rank.tensor * max(self.stage.largest, self._end_matrix())
+        return 4 * self.rank.parameters + 4 * self.rank.tensor * max(self.stage.largest_matrix, self.stage.embedding)
 
     def _building(self) -> float:
         """The model is made in fp32, then flattened; on a CPU that is the memory that trains."""

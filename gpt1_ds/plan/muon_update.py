@@ -27,7 +27,7 @@ class MuonUpdate:
         self.stage_ranks = world // config.parallel.pipeline
         data_ranks = self.stage_ranks // tensor
         is_muon = config.optimizer.name == "muon"
-        self.weights = [weight for weight in stage.held if weight.matrices is not None] if is_muon else []
+        self.weights = [weight for weight in stage.tensors if weight.matrices is not None] if is_muon else []
         local = sum(weight.local_size(tensor) for weight in self.weights)
         self.local_elements = local / data_ranks if zero else local  # whose mean gradient and moment the rank keeps
         self.owned_elements = sum(weight.size for weight in self.weights) / self.stage_ranks  # that it orthogonalises

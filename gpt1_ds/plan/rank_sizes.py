@@ -48,9 +48,9 @@ class RankSizes:
         self.state = train.micro_batch * config.row.fed * config.model.width * self.type  # S x B x D, of a micro-batch
         self.hidden = self.state // (self.tensor if parallel.sequence else 1)  # the same, as it lies between blocks
         self.embedding = stage.embedding * self.type  # the table, or the head's matrix
-        logits = stage.columns * self.type  # of a token
+        logits = stage.local_vocabulary * self.type  # of a token
         tokens = chunk_tokens(train.micro_batch * config.row.predicted, max(1, logits), device)
-        self.logits = stage.head * logits * tokens  # of one chunk
+        self.logits = stage.has_head * logits * tokens  # of one chunk
         self.buckets = buckets(config, self.data_ranks, self.parameters, device)
         self.muon, self.whole = MuonUpdate(config, world, stage), WholeParametersUpdate(config, world, stage)
 
@@ -85,8 +85,8 @@ class RankSizes:
         if not self.config.parallel.pipelined:
             return 0
         slots = max(2, self.in_flight) if self.micro_batches > 1 else 1
-        inputs = 0 if self.stage.tokens else (slots + 1) * self.hidden
-        return inputs + (slots * self.hidden if self.stage.head else 0)
+        inputs = 0 if self.stage.has_table else (slots + 1) * self.hidden
+        return inputs + (slots * self.hidden if self.stage.has_head else 0)
 
     # From a micro-batch's forward pass to its backward pass
 

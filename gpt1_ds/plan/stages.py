@@ -19,17 +19,19 @@ PERSISTENT = 100_000  # elements of a parameter that ZeRO 3 keeps whole (DeepSpe
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a pipeline; an engine without one is one stage. Counts are elements on one of `tensor` ranks."""
+    """A stage of a pipeline; an engine without one is one stage. Sizes are elements on one of `tensor` ranks, padding
+    included.
+    """
 
     number: int
     layers: tuple[Layer, ...]
     tensor: int
-    elsewhere: frozenset[str] = frozenset()  # names of parameters that other stages hold
+    on_other_stages: frozenset[str] = frozenset()  # names of parameters that other stages hold
 
     @cached_property
     def shape(self) -> tuple[object, ...]:
         """Stages of one shape differ in nothing but how many micro-batches they keep; the first keeps most."""
-        return self.blocks, self.tokens, self.head, self.parameters
+        return self.blocks, self.has_table, self.has_head, self.parameters
 
     @cached_property
     def body(self) -> tuple[Layer, ...]:
@@ -41,26 +43,27 @@ class Stage:
         return len(self.body)
 
     @cached_property
-    def distinct(self) -> list[tuple[Layer, int]]:
-        """One of the blocks that cost the same, and how many there are."""
-        known: dict[object, tuple[Layer, int]] = {}
+    def distinct_blocks(self) -> list[tuple[Layer, int]]:
+        """One of each sort of blocks that cost the same, and how many there are of it."""
+        sorts: dict[object, tuple[Layer, int]] = {}
         for layer in self.body:
             key = layer.matrices, layer.costs
-            known[key] = (layer, known[key][1] + 1 if key in known else 1)
-        return list(known.values())
+            first, count = sorts.get(key, (layer, 0))
+            sorts[key] = (first, count + 1)
+        return list(sorts.values())
 
     @cached_property
-    def tokens(self) -> bool:
+    def has_table(self) -> bool:
         """Whether it looks tokens up."""
         return any(layer.kind == "tokens" for layer in self.layers)
 
     @cached_property
-    def head(self) -> bool:
+    def has_head(self) -> bool:
         """Whether it turns states back into logits."""
         return any(layer.kind == "head" for layer in self.layers)
 
     @cached_property
-    def held(self) -> tuple[Parameter, ...]:
+    def tensors(self) -> tuple[Parameter, ...]:
         """Its parameters; a tied one once."""
         return tuple({parameter.name: parameter for layer in self.layers for parameter in layer.parameters}.values())
 
@@ -70,47 +73,51 @@ class Stage:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Returns the elements of each parameter."""
-        return tuple(parameter.local_size(self.tensor) for parameter in self.held)
+        """Returns the size of each parameter."""
+        return tuple(parameter.local_size(self.tensor) for parameter in self.tensors)
 
     @cached_property
     def replicated(self) -> int:
-        """Returns the elements of parameters whose gradients are summed over stages: a tied matrix, blocks that two
+        """Returns the size of all parameters whose gradients are summed over stages: a tied matrix, blocks that two
         stacks share.
         """
-        return sum(one.local_size(self.tensor) for one in self.held if one.name in self.elsewhere)
+        return sum(one.local_size(self.tensor) for one in self.tensors if one.name in self.on_other_stages)
 
     @cached_property
-    def whole(self) -> tuple[int, ...]:
-        """Sizes of the parameters that tensor-parallel ranks do not share."""
-        return tuple(parameter.size for parameter in self.held if parameter.cut is None)
+    def uncut(self) -> tuple[int, ...]:
+        """The size of each parameter that is not cut over the tensor-parallel ranks."""
+        return tuple(parameter.size for parameter in self.tensors if parameter.cut is None)
 
     @cached_property
-    def large(self) -> int:
-        """Returns the elements of the parameters that ZeRO 3 frees after a pass."""
+    def freed(self) -> int:
+        """Returns the size of all parameters that ZeRO 3 frees after a pass."""
         return sum(size for size in self.sizes if size > PERSISTENT)
 
     @cached_property
-    def columns(self) -> int:
-        """Returns the columns of the vocabulary, padding included; 0 where neither end is."""
-        tables = [layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head")]
-        return tables[0].local_rows(self.tensor) if tables else 0
+    def _vocabulary_matrix(self) -> Parameter | None:
+        """The table or the head's matrix; None where the stage has neither end."""
+        matrices = (layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head"))
+        return next(matrices, None)
+
+    @cached_property
+    def local_vocabulary(self) -> int:
+        """Returns this rank's ids of the vocabulary; 0 where the stage has neither end."""
+        return self._vocabulary_matrix.local_rows(self.tensor) if self._vocabulary_matrix else 0
 
     @cached_property
     def embedding(self) -> int:
-        """Returns the elements of the table or of the head's matrix; 0 where neither end is."""
-        tables = [layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head")]
-        return tables[0].local_size(self.tensor) if tables else 0
+        """Returns the size of the table or of the head's matrix; 0 where the stage has neither end."""
+        return self._vocabulary_matrix.local_size(self.tensor) if self._vocabulary_matrix else 0
 
     @cached_property
-    def block(self) -> int:
-        """Returns the elements of the largest block."""
+    def largest_block(self) -> int:
+        """Returns the size of the largest block."""
         sizes = (sum(parameter.local_size(self.tensor) for parameter in layer.parameters) for layer in self.body)
         return max(sizes, default=0)
 
     @cached_property
-    def largest(self) -> int:
-        """Returns the elements of the blocks' largest matrix."""
+    def largest_matrix(self) -> int:
+        """Returns the size of the blocks' largest matrix."""
         return max((size // self.tensor for layer in self.body for size in layer.matrices), default=0)
 
 
@@ -131,9 +138,9 @@ def _stages(
     model: ModelConfig, vocab_size: int, tensor: int, pipeline: int, head: HeadSpec | None, row: RowLengths
 ) -> tuple[Stage, ...]:
     whole = pretrained_architecture(model, vocab_size, head, row)
-    parts = [whole.layers[start:stop] for start, stop in pairwise(pipeline_cuts(whole, pipeline))]
-    names = [{one.name for layer in layers for one in layer.parameters} for layers in parts]
+    layers = [whole.layers[start:stop] for start, stop in pairwise(pipeline_cuts(whole, pipeline))]
+    names = [{parameter.name for layer in own for parameter in layer.parameters} for own in layers]
     return tuple(
-        Stage(number, layers, tensor, frozenset().union(*names[:number], *names[number + 1 :]))
-        for number, layers in enumerate(parts)
+        Stage(number, own, tensor, on_other_stages=frozenset().union(*names[:number], *names[number + 1 :]))
+        for number, own in enumerate(layers)
     )

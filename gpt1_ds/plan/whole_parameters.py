@@ -31,7 +31,7 @@ class WholeParametersUpdate:
         self.parameters = stage.parameters
         self.vector_elements = self.largest = self.matrices = 0
         self.factors: list[int] = []  # Adafactor's numbers of each weight
-        for parameter in stage.held:
+        for parameter in stage.tensors:
             local, count = parameter.local_size(tensor), parameter.matrices.count if parameter.matrices else 1
             self.largest = max(self.largest, local)
             self.matrices += count

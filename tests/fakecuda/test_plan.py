@@ -53,7 +53,7 @@ def test_bytes_of_the_simple_passes(case: tuple[str, ...]) -> None:
     config = load([PRESET], [f"train.micro_batch={ROWS}", *case])
     machine = PRESETS["h100"]
     step = cost._Step(config, 1, VOCABULARY, machine)
-    block = next(layer for layer in step.parts[0].body if layer.kind == "block")
+    block = next(layer for layer in step.stages[0].body if layer.kind == "block")
     planned = step.simple_passes(block) * machine.speeds_with("bf16", 1).stream
     assert within(planned, counted(case)[0].bytes), (planned / ROWS / 512, counted(case)[0].bytes / ROWS / 512)
 

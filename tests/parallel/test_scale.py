@@ -79,7 +79,7 @@ def test_every_stage_is_what_the_planner_counts(tensor: int, pipeline: int) -> N
     for one, stage in zip(found(overrides, world, firsts), planned, strict=True):
         assert one["stage"] == stage.number
         assert one["parameters"] == stage.parameters
-        assert one["tensors"] == 12 * stage.blocks + (stage.tokens or stage.head) + stage.tokens
+        assert one["tensors"] == 12 * stage.blocks + (stage.has_table or stage.has_head) + stage.has_table
 
 
 def test_nothing_on_a_rank_grows_with_the_ranks_that_share_data() -> None:

@@ -32,14 +32,14 @@ def first(config: Config, world: int, device: str = "cuda", vocabulary: int = 40
 def test_a_whole_rank_holds_the_whole_model() -> None:
     (stage,) = stages(gpt1(), 40478)
     assert stage.parameters == parameters(gpt1().model, padded(40478, 128, 1)) == 116_610_048
-    assert (stage.blocks, stage.tokens, stage.head) == (12, True, True)
+    assert (stage.blocks, stage.has_table, stage.has_head) == (12, True, True)
 
 
 def test_two_tensor_parallel_ranks_by_hand() -> None:
     (stage,) = stages(gpt1("parallel.tensor=2"), 40478)
     matrices = 4 * 768 * 768 + 2 * 768 * 3072  # qkv, out, up, down
     block = matrices // 2 + (3 * 768 + 3072) // 2 + 768 + 768 + 4 * 768  # cut biases, whole biases, two norms
-    assert stage.block == block
+    assert stage.largest_block == block
     assert stage.parameters == 40576 // 2 * 768 + 512 * 768 + 12 * block
 
 
@@ -49,8 +49,8 @@ def test_stages_hold_everything_once_and_the_tied_matrix_twice(pipeline: int) ->
     tied = found[0].embedding if pipeline > 1 else 0
     assert sum(stage.parameters for stage in found) == 116_610_048 + tied
     assert sum(stage.blocks for stage in found) == 12
-    assert [stage.tokens for stage in found] == [True, *[False] * (pipeline - 1)]
-    assert [stage.head for stage in found] == [*[False] * (pipeline - 1), True]
+    assert [stage.has_table for stage in found] == [True, *[False] * (pipeline - 1)]
+    assert [stage.has_head for stage in found] == [*[False] * (pipeline - 1), True]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_the_host_keeps_gradients_while_graphs_prove_themselves() -> None:
 def test_padding_counts() -> None:
     config = gpt1("parallel.tensor=4")
     (stage,) = stages(replace(config, model=replace(config.model, vocab_multiple=7)), 10)
-    assert stage.columns == math.lcm(7, 4) // 4
+    assert stage.local_vocabulary == math.lcm(7, 4) // 4
 
 
 @pytest.mark.parametrize(("zero", "world", "part"), [(0, 1, 1), (1, 4, 4), (2, 4, 4), (3, 4, 4)])
