@@ -96,10 +96,10 @@ def push(repository: Repository, folder: Path, options: argparse.Namespace) -> N
 
 def _draw_curves(run: Path, out: Path) -> bool:
     """The losses of a run as a picture; says why where there is none."""
-    from gpt1_ds.report import curves, figures, runs
+    from gpt1_ds.report import curves, figures, run_figures, runs
 
     try:
-        drawn: dict[str, Any] = figures.draw(curves.data([runs.read(run)]))
+        drawn: dict[str, Any] = run_figures.draw(curves.data([runs.read(run)]))
     except UserError as error:
         log.say(f"no figure of the curves: {error.problems[0]}")
         return False

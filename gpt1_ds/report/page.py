@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.report import curves, facts, figures, minimal_pairs
+from gpt1_ds.report import curves, facts, figures, minimal_pairs, run_figures
 from gpt1_ds.report.profile_page import read_view
 from gpt1_ds.report.runs import read_all
 from gpt1_ds.report.template import render
@@ -38,7 +38,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         data=embedded(data),
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         scripts="\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        static=[figures.save(figure, out / "figures" / name) for name, figure in figures.draw(data).items()],
+        static=[figures.save(figure, out / "figures" / name) for name, figure in run_figures.draw(data).items()],
         events=[(story, story.events[-EVENTS:]) for story in stories],
         profiles=[(story.name, read_view(folder)) for story, folder in zip(stories, folders, strict=True)],
     )

@@ -8,19 +8,9 @@ from pathlib import Path
 
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures, scaling_tables
-from gpt1_ds.report.figures import Drawing, NoDataError, SizeColours
-from gpt1_ds.report.scaling_figures import (
-    bootstrap,
-    compute,
-    depth,
-    downstream,
-    fit_and_points,
-    isoflop_figure,
-    learning_rates,
-    repetition,
-    residuals,
-    training_curves,
-)
+from gpt1_ds.report.scaling_axes import Drawing, NoDataError, SizeColours
+from gpt1_ds.report.scaling_cell_figures import depth, downstream, learning_rates, repetition, training_curves
+from gpt1_ds.report.scaling_law_figures import bootstrap, compute, fit_and_points, isoflop_figure, residuals
 from gpt1_ds.report.scaling_results import ScalingResults, read_scaling_results
 from gpt1_ds.report.template import render
 

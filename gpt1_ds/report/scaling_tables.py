@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.common.text import count, duration
-from gpt1_ds.report.figures import power
+from gpt1_ds.report.scaling_axes import power
 from gpt1_ds.report.scaling_results import Cell, ScalingResults
 from gpt1_ds.scaling.checks import NOISES
 from gpt1_ds.scaling.tables import DONE

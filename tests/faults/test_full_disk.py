@@ -18,7 +18,8 @@ from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.monitoring.watchdog import HeartbeatFile
-from gpt1_ds.report.figures import save, subplots
+from gpt1_ds.report.figures import save
+from gpt1_ds.report.scaling_axes import subplots
 from gpt1_ds.sweep import runner
 from gpt1_ds.tracking.record import EvalRecord, MetricsFile
 from tests.helpers.finetuning_trials import FILE, behave, planned

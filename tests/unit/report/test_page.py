@@ -14,7 +14,7 @@ import pytest
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import load, to_yaml
-from gpt1_ds.report import curves, figures
+from gpt1_ds.report import curves, run_figures
 from gpt1_ds.report.facts import headline, sampling_command, summary
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.runs import read, read_all
@@ -162,7 +162,7 @@ def test_the_folder_of_a_sweep_is_told_what_to_name(run: Path, tmp_path: Path) -
 def test_labels_of_baselines_are_outside_the_axes_and_apart(run: Path) -> None:
     counted = [{"order": order, "loss": 6.5 - order / 100, "bits_per_byte": 2.5} for order in (1, 2, 3)]
     (run.parent.parent / "data" / "ngrams.json").write_text(json.dumps(counted))
-    (axes,) = figures.draw(curves.data([read(run)]))["loss"].axes
+    (axes,) = run_figures.draw(curves.data([read(run)]))["loss"].axes
     places = [text.xy for text in axes.texts]
     assert all(x > 1 for x, _ in places)
     heights = sorted(y for _, y in places)
@@ -171,7 +171,7 @@ def test_labels_of_baselines_are_outside_the_axes_and_apart(run: Path) -> None:
 
 
 def test_many_curves_are_named_beside_the_axes_in_colours_of_their_own(run: Path) -> None:
-    (axes,) = figures.draw(curves.data([read(run)] * 12))["loss"].axes
+    (axes,) = run_figures.draw(curves.data([read(run)] * 12))["loss"].axes
     legend = axes.get_legend()
     assert len(legend.get_texts()) == len({line.get_color() for line in legend.get_lines()}) == 12
     assert legend.get_window_extent().x0 > axes.get_window_extent().x1

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.common.errors import DataError, UserError
-from gpt1_ds.report.scaling_figures import once
+from gpt1_ds.report.scaling_axes import law_cells
 from gpt1_ds.report.scaling_page import FIGURES, write_scaling_report
 from gpt1_ds.report.scaling_results import Cell, read_scaling_results
 from gpt1_ds.report.scaling_tables import held_out, overview, warnings
@@ -115,7 +115,7 @@ def test_a_run_is_judged_with_the_noise_of_one_run(tmp_path: Path) -> None:
     assert told(fit_noise_percent=0.0) == ["no", "no", "no", "no", "no"]
 
 
-def test_steps_of_a_trunk_count_once(tmp_path: Path) -> None:
+def test_steps_of_a_trunk_count_law_cells(tmp_path: Path) -> None:
     folder = make_study(tmp_path / "study", runs=False, downstream=False, fit=False)
     cells = [{**cell, "flops": "1e15", "own_share": "1.0"} for cell in read_results(folder)[:4]]
     write_results(folder, cells)
@@ -307,7 +307,7 @@ def test_what_people_write_for_yes_is_understood(tmp_path: Path) -> None:
     (folder / "results.csv").write_text("N, D, loss, held_out, best_rate\n" + rows)
     cells = read_scaling_results(folder).cells
     assert [(cell.held_out, cell.best_rate) for cell in cells] == [(True, False), (False, True), (False, True)]
-    assert [cell.d for cell in once(read_scaling_results(folder))] == [1e9, 1e9]
+    assert [cell.d for cell in law_cells(read_scaling_results(folder))] == [1e9, 1e9]
 
 
 def test_nothing_finished(tmp_path: Path) -> None:

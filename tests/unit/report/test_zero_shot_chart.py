@@ -10,7 +10,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.task import SCALES
-from gpt1_ds.report import curves, figures
+from gpt1_ds.report import curves, run_figures
 from gpt1_ds.report.curves import about_probes, normalised
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.runs import read
@@ -56,7 +56,7 @@ def test_a_line_per_probe_over_the_steps(run: Path) -> None:
         entry("copa", 100, accuracy=0.85),
     )
     story = read(run)
-    (axes,) = figures.draw(curves.data([story]))["zero_shot"].axes
+    (axes,) = run_figures.draw(curves.data([story]))["zero_shot"].axes
     lines = {line.get_label(): line for line in axes.lines if not str(line.get_label()).startswith("_")}
     assert list(lines["sst2"].get_xdata()) == [10, 100]
     assert list(lines["sst2"].get_ydata()) == pytest.approx([0, 0.1 / 0.413], rel=1e-5)
@@ -68,7 +68,7 @@ def test_a_line_per_probe_over_the_steps(run: Path) -> None:
 def test_steps_are_written_out(run: Path, steps: tuple[int, ...], some: set[str]) -> None:
     """Within a decade matplotlib's own labels are products, such as 2 x 10^1."""
     add(run, *(entry("sst2", step, accuracy=0.6) for step in steps))
-    figure = figures.draw(curves.data([read(run)]))["zero_shot"]
+    figure = run_figures.draw(curves.data([read(run)]))["zero_shot"]
     figure.canvas.draw()
     (axes,) = figure.axes
     shown = {text.get_text() for text in axes.xaxis.get_ticklabels(which="both")} - {""}
@@ -79,7 +79,7 @@ def test_steps_are_written_out(run: Path, steps: tuple[int, ...], some: set[str]
 def test_a_control_is_dashed_in_the_colour_of_its_probe(run: Path) -> None:
     add(run, entry("copa", 10, accuracy=0.75, control=0.5), entry("copa", 100, accuracy=0.85, control=0.6))
     add(run, entry("sst2", 10, accuracy=0.5), entry("sst2", 100, accuracy=0.6, control=0.5))
-    (axes,) = figures.draw(curves.data([read(run)]))["zero_shot"].axes
+    (axes,) = run_figures.draw(curves.data([read(run)]))["zero_shot"].axes
     lines = {line.get_label(): line for line in axes.lines}
     score, control = lines["copa"], lines["copa, control"]
     assert list(control.get_ydata()) == pytest.approx([0, 0.2])
