@@ -77,7 +77,7 @@ def _publish(
     """Show a fit in the W&B run of the study in `folder`, where its cells are tracked, with `figures`; None: with those
     of the study's report, which is written for them.
     """
-    from gpt1_ds.sweep.scaling_sweep import publish_fit, tracking_of
+    from gpt1_ds.sweep.scaling_wandb import publish_fit, tracking_of
 
     tracking = tracking_of(folder)
     if tracking is not None:
@@ -243,16 +243,16 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Run the trials that are not done, here, `jobs` at a time."""
-    from gpt1_ds.sweep import runner, scaling_sweep
+    from gpt1_ds.sweep import runner, scaling_collect
     from gpt1_ds.sweep.scaling_sweep import read_sweep
     from gpt1_ds.sweep.study_file import jobs_at_a_time
 
     sweep = read_sweep(options.study, options.overrides, prepare=True)
     jobs = jobs_at_a_time(sweep.study, options.jobs)
     sweep.check()
-    with scaling_sweep.growing_table(sweep) as update:
+    with scaling_collect.growing_table(sweep) as update:
         code = runner.run(sweep, jobs, update)
-    scaling_sweep.collect(sweep)
+    scaling_collect.collect(sweep)
     return code
 
 
@@ -303,7 +303,7 @@ def _collect_options(parser: argparse.ArgumentParser) -> None:
 
 def _collect(options: argparse.Namespace) -> int:
     from gpt1_ds.scaling.fitting import fit_file, write_fit
-    from gpt1_ds.sweep import runner, scaling_sweep
+    from gpt1_ds.sweep import runner, scaling_collect
     from gpt1_ds.sweep.scaling_sweep import read_sweep
 
     sweep, code = read_sweep(options.study, options.overrides, prepare=options.missing), 0
@@ -311,7 +311,7 @@ def _collect(options: argparse.Namespace) -> int:
         sweep.check()
         code = runner.run(sweep, 1, lambda: None)
     share_as(sweep.folder)
-    rows = scaling_sweep.collect(sweep, options.growing)
+    rows = scaling_collect.collect(sweep, options.growing)
     ended = Counter(row["outcome"] for row in rows)
     counted = ", ".join(f"{number} {name}" for name, number in ended.items())
     print(f"{sweep.folder / 'results.csv'}: {amount(len(rows), 'cell')}, {counted}", flush=True)

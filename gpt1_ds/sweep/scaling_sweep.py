@@ -1,236 +1,26 @@
-"""A scaling study's sweep: its trials, what they need, how far they are, whether they can answer the question; and its
-results: from the run folders to results.csv and downstream.csv, one row per trial, and to W&B."""
+"""A scaling study's sweep: its trials, what they need, how far they are, whether they can answer the question."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.lock import RunLock
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.text import amount, count, duration
-from gpt1_ds.config import Config, load_recorded, world_problems
-from gpt1_ds.config.sections import RunConfig, TrackingConfig
+from gpt1_ds.config import world_problems
 from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine, expected
 from gpt1_ds.plan.memory import peak
 from gpt1_ds.plan.planning import usable_bytes
-from gpt1_ds.scaling import tables
 from gpt1_ds.scaling.checks import DECADE
-from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE, LOST
+from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE
 from gpt1_ds.sweep import outcome
-from gpt1_ds.sweep.outcome import ENDED
 from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
 from gpt1_ds.sweep.scaling_trials import ScalingTrial, base_config, make_trials
 from gpt1_ds.sweep.trial import Sweep
-from gpt1_ds.tasks.controls import MAJORITY
-from gpt1_ds.tracking.record import CONTROL, Entry, of_models, of_own_data, read_entries
-
-if TYPE_CHECKING:
-    from gpt1_ds.tracking.sinks import WandbLogger
-
-Rows = list[dict[str, Any]]
-PARAMETERS = ("alpha", "beta", "E", "A", "B", "R_D", "R_N", "a", "b")  # of a fit, in the order of fit.json
-
-
-def collect(sweep: ScalingSweep, is_growing: bool = False) -> Rows:
-    """Write results.csv, downstream.csv where tasks were scored, and the W&B table; the rows of results.csv.
-
-    Cells that end on several hosts at the same time collect one after the other, so that the last table has all of
-    them. `is_growing`: other cells still run; the W&B table then has those that have ended, and offline there is none,
-    since nobody would see it before the whole one.
-
-    Raises DataError where the study has not run, ConfigError where a cell ran with another configuration, whose loss
-    would stand beside numbers that it did not have, LockedError where others collect for longer than a minute.
-    """
-    if not sweep.folder.is_dir():
-        raise DataError(f"{sweep.folder}: no such study has run; start it with `gpt1-ds scaling run`")
-    sweep.check_configurations()
-    with RunLock(sweep.folder / ".collect"):
-        return _collect(sweep, is_growing)
-
-
-def _collect(sweep: ScalingSweep, is_growing: bool) -> Rows:
-    found = rows(sweep.trials, sweep.study.nproc)
-    tables.write_table(sweep.folder / "results.csv", tables.COLUMNS, found)
-    scores = downstream(sweep.trials)
-    if scores:
-        tables.write_table(sweep.folder / "downstream.csv", tables.DOWNSTREAM, scores)
-    told = dict(Counter(row["outcome"] for row in found))
-    tracking = sweep.trials[0].config.tracking
-    if tracking.wandb == "online" or (tracking.wandb == "offline" and not is_growing):
-        logger = _logger(sweep.folder, tracking, sweep.describe())
-        logger.table("cells", [row for row in found if row["outcome"] in ENDED] if is_growing else found)
-        logger.finish(told)
-    return found
-
-
-def rows(trials: Sequence[ScalingTrial], ranks: int) -> Rows:
-    """Rows with tables.COLUMNS, in the trials' order."""
-    found = [_row(trial, _ranks(trial, ranks)) for trial in trials]
-    mark_best_rates(found)
-    return found
-
-
-def downstream(trials: Sequence[ScalingTrial]) -> Rows:
-    """Rows with tables.DOWNSTREAM: what `evaluate` (zero-shot probes) and fine-tuning runs below a trial's folder wrote
-    to an eval.json; of each task the first metric, on every split that was not trained on, at the last step, beside its
-    control (of fine-tuning the best one) and chance (of fine-tuning the majority), where they are known.
-    """
-    found = []
-    for trial in trials:
-        last: dict[str, dict[str, Any]] = {}
-        for file in sorted(trial.run_dir.path.glob("**/eval.json")):
-            entries = of_own_data(read_entries(file))
-            for entry in of_models(entries):
-                if entry["split"] != "train" and entry["metrics"]:
-                    metric = next(iter(entry["metrics"]))
-                    told = {
-                        "task": f"{entry['task']}/{entry['split']}",
-                        "metric": metric,
-                        "value": entry["metrics"][metric],
-                    }
-                    last[told["task"]] = {**told, **_judged_by(entry, metric, entries)}
-        place = {"cell": trial.name, "n": trial.parameters, "d": trial.tokens, "flops": trial.flops}
-        found += [{**place, **told} for told in last.values()]
-    return found
-
-
-def _judged_by(entry: Entry, metric: str, entries: Sequence[Entry]) -> dict[str, float | None]:
-    controls = {
-        other["task"].removeprefix(CONTROL).rpartition("/")[0]: other["metrics"].get(metric)
-        for other in entries
-        if other["task"].startswith(CONTROL)
-        and (other["task"].rpartition("/")[2], other["split"]) == (entry["task"], entry["split"])
-    }
-    best = max((value for value in controls.values() if value is not None), default=None)
-    found = entry["metrics"]
-    return {"control": found.get("control", best), "chance": found.get("chance", controls.get(MAJORITY))}
-
-
-def _ranks(trial: ScalingTrial, usual: int) -> int:
-    """How many ranks ran the trial last."""
-    started = [line for line in read_jsonl(trial.run_dir.events) if line["event"] == "started"]
-    return int(started[-1].get("ranks", usual)) if started else usual
-
-
-def _row(trial: ScalingTrial, ranks: int) -> dict[str, Any]:
-    config, model, record = trial.config, trial.config.model, trial.record
-    begin = record.begin if record.train else trial.begin  # a branch of a trunk that is gone began from scratch
-    measured = record.loss is not None and math.isfinite(record.loss) and record.outcome in ENDED
-    return {
-        **{"cell": trial.name, "arm": trial.arm, "kind": trial.kind, "layers": model.layers, "width": model.width},
-        **{"heads": model.heads, "context": model.context, "vocab_size": trial.vocab_size, "seed": config.run.seed},
-        **{"learning_rate": config.optimizer.lr, "best_rate": 1, "schedule": config.schedule.kind},
-        **{f"n_{name}": size for name, size in trial.sizes.items()},
-        **{"n": trial.parameters, "d": trial.tokens, "u": trial.unique, "epochs": round(trial.epochs, 6)},
-        **{"flops": trial.flops, "own_share": round(1 - begin / trial.steps, 6)},
-        "loss": record.loss if measured else None,
-        "bits_per_byte": record.held_out[-1].get("bits_per_byte") if measured else None,
-        "held_out": int(trial.held_out),
-        **{"outcome": record.outcome, "reason": record.reason, "seconds": round(record.seconds, 3)},
-        "rank_hours": round(record.seconds * ranks / 3600, 6),
-        "run": str(trial.run_dir.path),
-    }
-
-
-def mark_best_rates(found: Sequence[dict[str, Any]]) -> None:
-    """best_rate is 0 where the same point lost fewer seeds, or has a lower mean loss, at another learning rate: the
-    mean of the seeds that did not diverge is that of the lucky ones.
-    """
-    losses: dict[tuple[int, int, int], dict[float, dict[int, float]]] = {}
-    lost = Counter((row["n"], row["d"], row["u"], row["learning_rate"]) for row in found if row["outcome"] in LOST)
-    for row in found:
-        if row["outcome"] == DONE:
-            point = losses.setdefault((row["n"], row["d"], row["u"]), {})
-            point.setdefault(row["learning_rate"], {})[row["seed"]] = row["loss"]
-    best = {
-        point: min(rates, key=lambda rate: (lost[*point, rate], _excess(rates, rate)))
-        for point, rates in losses.items()
-    }
-    for row in found:
-        row["best_rate"] = int(row["learning_rate"] == best.get((row["n"], row["d"], row["u"]), row["learning_rate"]))
-
-
-def _excess(losses: Mapping[float, Mapping[int, float]], rate: float) -> float:
-    """Returns by how much the mean loss at `rate` is above that at the rate of the most seeds, over the seeds of both:
-    where an arm repeats one rate with other seeds, a rate with one lucky seed would win. `losses`: by rate and seed.
-    """
-    usual = losses[max(losses, key=lambda one: len(losses[one]))]
-    seeds = losses[rate].keys() & usual
-    if not seeds:
-        return fmean(losses[rate].values()) - fmean(usual.values())
-    return fmean(losses[rate][seed] - usual[seed] for seed in seeds)
-
-
-def tracking_of(folder: Path) -> TrackingConfig | None:
-    """Returns how the cells of the study in `folder` are shown in W&B; None where they are not."""
-    cell = next(folder.glob("*/config.yaml"), None)
-    tracking = None if cell is None else load_recorded(cell).tracking
-    return tracking if tracking and tracking.wandb != "off" and RunDir(folder).study.exists() else None
-
-
-def publish_fit(
-    folder: Path,
-    tracking: TrackingConfig,
-    record: Mapping[str, Any],
-    predictions: Sequence[Mapping[str, Any]],
-    pictures: Iterable[Path],
-) -> None:
-    """Show in the W&B run of the study in `folder` the parameters of its fit (`record` is fit.json) with their
-    intervals, its errors, what it predicts, and the PNG files of its figures.
-    """
-    told: dict[str, Any] = {"fit/error_percent": record["fit_error_percent"], "fit/points": record["points"]}
-    told |= {f"fit/{name}": record[name] for name in PARAMETERS if name in record}
-    for name, interval in record["intervals"].items():
-        if interval is not None:
-            told[f"fit/{name}_low"], told[f"fit/{name}_high"] = interval
-    for row in record["held_out"]:
-        told[f"held_out/{row['cell']}_error_percent"] = row["error_percent"]
-    logger = _logger(folder, tracking, json.loads(RunDir(folder).study.read_text(encoding="utf-8")))
-    logger.table("predictions", [dict(row) for row in predictions])
-    for picture in pictures:
-        logger.image(f"figures/{picture.stem}", picture)
-    logger.finish(told)
-
-
-@contextlib.contextmanager
-def growing_table(sweep: ScalingSweep) -> Iterator[Callable[[], None]]:
-    """Yields what to call after every cell: the study's W&B run then shows the table of those that have ended."""
-    tracking, ended = sweep.trials[0].config.tracking, -1
-    logger = None if tracking.wandb == "off" else _logger(sweep.folder, tracking, sweep.describe())
-
-    def update() -> None:
-        nonlocal ended
-        if logger is not None:
-            found = [row for row in rows(sweep.trials, sweep.study.nproc) if row["outcome"] in ENDED]
-            if found and len(found) != ended:
-                ended = len(found)
-                logger.table("cells", found)
-
-    try:
-        yield update
-    finally:
-        if logger is not None:
-            logger.finish({})
-
-
-def _logger(folder: Path, tracking: TrackingConfig, described: dict[str, Any]) -> WandbLogger:
-    from gpt1_ds.tracking.sinks import WandbLogger
-    from gpt1_ds.tracking.wandb import start
-
-    as_run = Config(run=RunConfig(name=folder.name), tracking=replace(tracking, group=folder.name))
-    return WandbLogger(start(as_run, RunDir(folder), "study", described))
-
 
 FEWEST_SIZES = FEWEST_BUDGETS = 3  # of a joint fit over N and D
 EVALUATION_LOAD = 1.05  # time of a run beside its steps

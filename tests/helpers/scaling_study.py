@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.scaling.tables import COLUMNS, write_table
-from gpt1_ds.sweep.scaling_sweep import mark_best_rates
+from gpt1_ds.sweep.scaling_collect import mark_best_rates
 from gpt1_ds.tracking.record import EvalRecord, TrainRecord
 
 LAW = {"alpha": 0.34, "beta": 0.30, "E": 1.75, "A": 480.0, "B": 280.0}

@@ -11,8 +11,9 @@ from gpt1_ds.common.lock import RunLock
 from gpt1_ds.plan.machine import find_machine
 from gpt1_ds.scaling.tables import COLUMNS
 from gpt1_ds.sweep.outcome import RunRecord, dominated, held_out_losses, read
+from gpt1_ds.sweep.scaling_collect import rows
 from gpt1_ds.sweep.scaling_study import EarlyEnd
-from gpt1_ds.sweep.scaling_sweep import ScalingSweep, rows
+from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 from tests.helpers.scaling_trials import LADDER, finish, small
 from tests.helpers.scaling_trials import read as read_study
 

@@ -15,8 +15,9 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.config import to_yaml
 from gpt1_ds.config.load import SHIPPED
 from gpt1_ds.sweep.pretraining_trials import PretrainingTrial
+from gpt1_ds.sweep.scaling_collect import rows
 from gpt1_ds.sweep.scaling_study import load_scaling
-from gpt1_ds.sweep.scaling_sweep import rows, unidentified, warnings
+from gpt1_ds.sweep.scaling_sweep import unidentified, warnings
 from gpt1_ds.sweep.scaling_trials import make_trials, study_folder
 from gpt1_ds.training.schedule import learning_rate
 from tests.helpers.scaling_trials import LADDER, STUDY, finish, read, small
