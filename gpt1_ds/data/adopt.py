@@ -16,7 +16,7 @@ from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.dataset import DESCRIPTION, TOKENIZER, Dataset, description_of, hash_data
 from gpt1_ds.data.sentences import add_counts
 from gpt1_ds.data.shards import Shard, ShardSummary
-from gpt1_ds.data.split import TRAIN, VALIDATION
+from gpt1_ds.data.split_rule import TRAIN, VALIDATION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.verify import check_index, token_blocks, unended

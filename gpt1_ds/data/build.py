@@ -30,21 +30,13 @@ from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, description_of
+from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
 from gpt1_ds.data.reading import say_left_out
 from gpt1_ds.data.segments import TEXT_KEY, Input, SourceFile, Unit
 from gpt1_ds.data.sentences import add_counts
 from gpt1_ds.data.shards import token_dtype
-from gpt1_ds.data.split import (
-    TRAIN,
-    VALIDATION,
-    PartSummary,
-    PartTask,
-    SplitRule,
-    Splits,
-    SplitWriter,
-    finished_part,
-    part_folder,
-)
+from gpt1_ds.data.split_rule import TRAIN, VALIDATION, SplitRule
+from gpt1_ds.data.split_writer import PartJoiner, SplitWriter
 from gpt1_ds.data.splitter import SPLITTER, SPLITTER_VERSION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -244,8 +236,8 @@ class _Build:
         train, validation = (
             SplitWriter(self.out, name, dtype, self.options.shard_tokens) for name in (TRAIN, VALIDATION)
         )
-        splits = Splits(train, validation, rule, self.tokenizer.eod_id, self.tokenizer.token_bytes())
-        added = splits.join(self.parts, summaries)
+        eod, bytes_per_token = self.tokenizer.eod_id, self.tokenizer.token_bytes()
+        added = PartJoiner(self.parts, summaries, train, validation, rule, eod, bytes_per_token).join()
         expected = sum(part.tokens + part.open_tokens for part in summaries) + added
         assert train.tokens + validation.tokens == expected, f"{self.out}: joining lost some of {expected} tokens"
         entries = {TRAIN: train.finish(), VALIDATION: validation.finish()}

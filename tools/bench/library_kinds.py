@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from gpt1_ds.common.versions import installed
-from gpt1_ds.data.split import utf8_bytes
+from gpt1_ds.data.parts import utf8_bytes
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.data.tokenizers.train import Model, train_tokenizer

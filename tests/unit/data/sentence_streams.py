@@ -10,7 +10,7 @@ import numpy as np
 from gpt1_ds.data.dataset import SENTENCE_COUNTS, TokenStream
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.spans import SpecialTokens
-from gpt1_ds.data.split import SplitWriter
+from gpt1_ds.data.split_writer import SplitWriter
 
 EOD = 1
 SPECIAL = SpecialTokens(cls=2, separator=3, pad=4, eod=EOD)

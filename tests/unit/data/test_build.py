@@ -13,7 +13,7 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.text import count
 from gpt1_ds.data import build as build_module
-from gpt1_ds.data import split
+from gpt1_ds.data import parts, split_writer
 from gpt1_ds.data.build import build
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
@@ -102,8 +102,8 @@ def test_block_sizes_of_joining_change_nothing(
     corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build([corpus], tokenizer_folder, tmp_path / "a", workers=1, validation=0.2, unit_bytes=2000)
-    monkeypatch.setattr(split, "COPY_TOKENS", 17)
-    monkeypatch.setattr(split, "COPY_DOCUMENTS", 2)
+    monkeypatch.setattr(split_writer, "COPY_TOKENS", 17)
+    monkeypatch.setattr(parts, "READ_DOCUMENTS", 2)
     build([corpus], tokenizer_folder, tmp_path / "b", workers=1, validation=0.2, unit_bytes=2000)
     assert content(tmp_path / "a") == content(tmp_path / "b")
 

@@ -13,7 +13,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import load
 from gpt1_ds.data import build as builder
-from gpt1_ds.data import split as parts
+from gpt1_ds.data import parts
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset, hash_data
 from gpt1_ds.data.pairs import Pairs

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt1_ds.data import split
+from gpt1_ds.data import parts
 from gpt1_ds.data.corpus import find_inputs, plan_units
-from gpt1_ds.data.split import PartSummary, PartTask, finished_part, part_folder
+from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
 from gpt1_ds.data.tokenizers.base import Tokenizer
 
 UINT16 = np.dtype(np.uint16)
@@ -18,7 +18,7 @@ UINT16 = np.dtype(np.uint16)
 def test_a_document_over_three_parts(
     tmp_path: Path, tokenizer_folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, flush: int
 ) -> None:
-    monkeypatch.setattr(split, "FLUSH_TOKENS", flush)
+    monkeypatch.setattr(parts, "FLUSH_TOKENS", flush)
     (tmp_path / "a.txt").write_text("kalo\nmiren\ntué\n")
     units = plan_units(find_inputs([tmp_path / "a.txt"]), unit_bytes=4)
     task = PartTask(tokenizer_folder, tmp_path / "parts", unwrapped=False)

@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.data import split as parts
+from gpt1_ds.data import parts
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.tokenizers import imports

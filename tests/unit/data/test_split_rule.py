@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpt1_ds.data.split import SplitRule
+from gpt1_ds.data.split_rule import SplitRule
 
 
 def held_out(fraction: float, documents: int) -> list[int]:
