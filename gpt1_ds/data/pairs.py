@@ -1,20 +1,28 @@
-"""Pairs of texts, the second following the first or not (Devlin et al. 2019; their create_pretraining_data.py).
+"""Next-sentence pairs: text B follows text A in its document, or comes from another one (Devlin et al. 2019; their
+create_pretraining_data.py).
 
-A chunk is consecutive sentences of one document, up to a target length: what a row holds, or with probability 0.1 a
-uniform shorter one. A is the first few of its sentences. B is the others, or, with probability 0.5 and where there are
-none, sentences from a random place of another document; then the next chunk begins with those that were not used. Of a
-pair that is too long, tokens of the longer text are left out, front or back by a coin for each.
+The sentences of a document are cut into chunks. A chunk has a target length: what a row holds, or with probability 0.1
+a uniform shorter one. Its first sentences are A, the others B. With probability 0.5, and where A is the whole chunk, B
+is text from a random place of another document; then the next chunk begins right after A:
+
+    document    0  0  0  0  0  0  0  1  1  1  1
+    sentence    0  1  2  3  4  5  6  7  8  9 10
+    chunk 0     A  A  B                            sentences 0 to 2: B follows A
+    chunk 1              A  .  .                   sentences 3 to 5; B is random, say 8 and 9: 4 and 5 are not used
+    chunk 2                 A  B  B                sentences 4 to 6: B follows A
+    chunk 3                          A  A  A  B    the next document
+
+Of a pair that is too long, tokens of the longer text are left out, front or back by a coin for each token. With
+`single` A and B are one sentence each (Liu et al. 2019, section 4.2: SENTENCE-PAIR).
 
 As in Megatron-LM and unlike in the original, each chunk draws a target of its own (a document may be a whole book), and
 a chunk has two sentences where the document has: else more than half of the pairs would be random.
 
-Of single sentences A and B are one sentence each (Liu et al. 2019, section 4.2: SENTENCE-PAIR).
+All draws are hashes of (seed, data hash, version, first sentence), so a chunk is a pure function of where it begins.
+Pass p over the data reads the chunks of version p mod 10, or mod `objective.copies` (BERT's `dupe_factor`), in an order
+of its own: so finding a sequence of a long run takes few tables of chunks.
 
-All draws are hashes of (seed, data hash, version, first sentence), so a chunk is a pure function of where it begins. A
-pass has its own order; the chunks of pass p are those of version p mod 10, or mod `objective.copies` (BERT's
-`dupe_factor`), so finding a sequence of a long run takes few tables.
-
-Shapes: R rows that are asked for, N sentences of a block.
+Shapes: R rows that are asked for, T = 2 texts of a row (A and B), N sentences of a block, C chunks of a version.
 """
 
 from __future__ import annotations
@@ -28,67 +36,29 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.dataset import TokenStream
-from gpt1_ds.data.sentences import Sentences, follow
+from gpt1_ds.data.draws import Draws
+from gpt1_ds.data.sentences import Block, Sentences, follow
 from gpt1_ds.data.spans import Spans
-from gpt1_ds.data.windows import Int64s, key_of, mix, permute
+from gpt1_ds.data.windows import Int64s, key_of, permute
 
 VERSIONS = 10
-SHORT = 0.1  # of the chunks have a shorter target
-UInt64s = NDArray[np.uint64]
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_TABLES = 2  # in memory: a batch may lie on the border of two passes
-# numbers of the draws
-_IS_SHORT, _TARGET, _IS_RANDOM, _FIRST_TEXT, _DOCUMENT, _PLACE, _CUT_A, _CUT_B = range(1, 9)
+_SHORT = 0.1  # the probability of a shorter target
+_CACHED_TABLES = 2  # a batch may lie on the border of two passes
+# the questions that Draws answers about a chunk
+_IS_SHORT, _TARGET, _IS_RANDOM, _A_SENTENCES, _DOCUMENT, _SENTENCE, _A_FRONT, _B_FRONT = range(1, 9)
 
 
 @dataclass(frozen=True)
-class _Draws:
-    """Random numbers of the chunks that begin at some sentences."""
-
-    base_R: UInt64s
-
-    @classmethod
-    def of(cls, sentence_R: Int64s, key: int) -> _Draws:
-        with np.errstate(over="ignore"):
-            return cls(mix(sentence_R.astype(np.uint64) * _GOLDEN + np.uint64(key)))
-
-    def bits(self, number: int) -> UInt64s:
-        with np.errstate(over="ignore"):
-            return mix(self.base_R + np.uint64(number) * _GOLDEN)
-
-    def below(self, number: int, limit_R: Int64s) -> Int64s:
-        """Uniform in [0, limit)."""
-        return (self.bits(number) % limit_R.astype(np.uint64)).astype(np.int64)
-
-    def chance(self, number: int, probability: float) -> NDArray[np.bool_]:
-        return (self.bits(number) >> np.uint64(11)) * 2.0**-53 < probability
-
-    def heads(self, number: int, coins_R: Int64s) -> Int64s:
-        """How many of so many coins show heads."""
-        found_R, key_R = np.zeros_like(coins_R), self.bits(number)
-        for row in np.flatnonzero(coins_R):
-            words = np.arange(-(-coins_R[row] // 64), dtype=np.uint64)
-            with np.errstate(over="ignore"):
-                bits = int.from_bytes(mix(key_R[row] + words * _GOLDEN).astype("<u8").tobytes(), "little")
-            found_R[row] = (bits & ((1 << int(coins_R[row])) - 1)).bit_count()
-        return found_R
-
-
-@dataclass(frozen=True)
-class _Table:
+class _ChunkTable:
     """The chunks of one version, in the order of the text."""
 
-    sentence_R: Int64s  # the first of each
-    first_R: NDArray[np.int32]  # sentences of A
-    second_R: NDArray[np.int32]  # sentences of B; 0: B is random
+    begin_C: Int64s  # the first sentence
+    a_sentences_C: NDArray[np.int32]
+    b_sentences_C: NDArray[np.int32]  # 0: B is random
 
-
-def too_few_documents(stream: TokenStream) -> str:
-    """What to say of a split that has less than two documents with text."""
-    return (
-        f"{stream.folder}: its {stream.name} split has fewer than two documents with text, and the second text of a "
-        "pair comes from another; build it again of more documents, or with a larger --validation"
-    )
+    @property
+    def chunks(self) -> int:
+        return len(self.begin_C)
 
 
 class Pairs:
@@ -107,9 +77,10 @@ class Pairs:
     ) -> None:
         self.versions, self._single = versions, single
         self.stream, self._sentences = sentences.stream, sentences
-        self._most, self._data_hash, self._seed = context - 3, data_hash, seed
-        self._tables: OrderedDict[int, _Table] = OrderedDict()
-        self._ends = [0]  # of each version's pass, in sequences
+        self._max_tokens = context - 3  # of A and B together
+        self._data_hash, self._seed = data_hash, seed
+        self._tables: OrderedDict[int, _ChunkTable] = OrderedDict()
+        self._starts = [0]  # _starts[p] is the first sequence of pass p, for p <= versions, as far as it is known
         if sentences.documents < 2:
             raise DataError(f"data.text={'sentence_pairs' if single else 'pairs'}: {too_few_documents(self.stream)}")
         self._locate(np.zeros(1, dtype=np.int64))
@@ -117,115 +88,143 @@ class Pairs:
     @property
     def rows_per_pass(self) -> int:
         """Returns the rows of the first pass; others differ a little."""
-        return self._ends[1]
+        return self._starts[1]
 
-    def copies(self, number_R: Int64s, copies: int) -> Int64s:
+    def copy_numbers(self, number_R: Int64s, copies: int) -> Int64s:
         """Which pair of all versions each of these sequences of the source is: versions are copies."""
         assert copies == self.versions, "whoever makes pairs makes as many versions as there are copies"
-        found_R = np.empty_like(number_R)
-        for here, version, chunk_R in self._by_pass(number_R):
-            found_R[here] = self._ends[version] + chunk_R
-        return found_R
+        pair_R = np.empty_like(number_R)
+        for in_pass_R, version, chunk_R in self._by_pass(number_R):
+            pair_R[in_pass_R] = self._starts[version] + chunk_R
+        return pair_R
 
     def spans(self, number_R: Int64s) -> Spans:
         """The rows of these sequences of the source, counted through all passes."""
-        found = Spans.empty(len(number_R))
-        for here, version, chunk_R in self._by_pass(number_R):
-            found.put(here, self._pairs(self._table(version), chunk_R, version))
-        return found
+        spans = Spans.empty(len(number_R))
+        for in_pass_R, version, chunk_R in self._by_pass(number_R):
+            spans.put(in_pass_R, self._chunk_spans(version, chunk_R))
+        return spans
 
     def _by_pass(self, number_R: Int64s) -> Iterator[tuple[NDArray[np.bool_], int, Int64s]]:
-        """(which of the sequences one pass has, its version, their chunks) of each pass."""
+        """For each pass: (which of the sequences lie in it, its version, the chunks that they are)."""
         pass_R, place_R = self._locate(number_R)
-        for one in np.unique(pass_R).tolist():
-            here, version = pass_R == one, one % self.versions
-            size = self._ends[version + 1] - self._ends[version]
-            yield here, version, permute(place_R[here], size, key_of("order", self._seed, self._data_hash, one))
+        for number in np.unique(pass_R).tolist():
+            in_pass_R, version = pass_R == number, number % self.versions
+            chunks = self._starts[version + 1] - self._starts[version]
+            order = key_of("order", self._seed, self._data_hash, number)
+            yield in_pass_R, version, permute(place_R[in_pass_R], chunks, order)
 
     def _locate(self, number_R: Int64s) -> tuple[Int64s, Int64s]:
-        """(pass, place in it) of sequences; tables are made as far as this needs."""
-        while len(self._ends) <= self.versions and number_R.max(initial=0) >= self._ends[-1]:
-            self._ends.append(self._ends[-1] + len(self._table(len(self._ends) - 1).sentence_R))
-        ends, round_R = np.array(self._ends), np.zeros_like(number_R)
-        if len(ends) > self.versions:
-            round_R, number_R = np.divmod(number_R, ends[-1])
-        version_R = np.searchsorted(ends, number_R, side="right") - 1
-        return round_R * self.versions + version_R, number_R - ends[version_R]
+        """(pass, place in it) of sequences. Tables are made as far as this needs: with 2 versions, of 5 and 4 chunks,
+        sequences 0 to 4 are pass 0, 5 to 8 pass 1, and 9 to 13 pass 2, of version 0 again.
+        """
+        while len(self._starts) <= self.versions and number_R.max(initial=0) >= self._starts[-1]:
+            self._starts.append(self._starts[-1] + self._table(len(self._starts) - 1).chunks)
+        starts, round_R, in_round_R = np.array(self._starts), np.zeros_like(number_R), number_R
+        if len(starts) > self.versions:  # then the last entry is the length of a round of all versions
+            round_R, in_round_R = np.divmod(number_R, starts[-1])
+        version_R = np.searchsorted(starts, in_round_R, side="right") - 1
+        return round_R * self.versions + version_R, in_round_R - starts[version_R]
 
-    def _key(self, version: int) -> int:
-        return key_of("pairs", self._seed, self._data_hash, version)
-
-    def _table(self, version: int) -> _Table:
+    def _table(self, version: int) -> _ChunkTable:
         if version not in self._tables:
-            self._tables[version] = self._made(version)
-            if len(self._tables) > _TABLES:
+            self._tables[version] = self._make_table(version)
+            if len(self._tables) > _CACHED_TABLES:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(version)
         return self._tables[version]
 
-    def _made(self, version: int) -> _Table:
-        parts, begin = [], 0
-        for block in self._sentences.blocks(ahead=self._most):
-            draws = _Draws.of(block.number_N, self._key(version))
-            reached_N = np.searchsorted(block.end_N, block.start_N + self._targets(draws)) + 1
-            size_N = np.minimum(np.maximum(reached_N - np.arange(len(reached_N)), 2), block.left_N)
-            first_N = 1 + draws.below(_FIRST_TEXT, np.maximum(size_N - 1, 1))
+    def _make_table(self, version: int) -> _ChunkTable:
+        """Find for every sentence the chunk that would begin there; then keep those that follow one another."""
+        columns, begin = [], 0
+        for block in self._sentences.blocks(ahead=self._max_tokens):
+            draws = self._draws(version, block.number_N)
+            size_N = self._chunk_sizes(block, draws)
+            a_sentences_N = 1 + draws.below(_A_SENTENCES, np.maximum(size_N - 1, 1))
             is_random_N = draws.chance(_IS_RANDOM, 0.5) | (size_N == 1)
-            second_N = np.where(is_random_N, 0, size_N - first_N)
-            next_N = np.arange(len(size_N)) + first_N + second_N
-            chosen_R, begin = follow(next_N, begin, block.inside)
+            b_sentences_N = np.where(is_random_N, 0, size_N - a_sentences_N)
+            next_N = np.arange(len(size_N)) + a_sentences_N + b_sentences_N
+            chunk_C, begin = follow(next_N, begin, block.inside)
             begin -= block.inside
-            first_R, second_R = first_N[chosen_R].astype(np.int32), second_N[chosen_R].astype(np.int32)
-            parts.append((block.number_N[chosen_R], first_R, second_R))
-        return _Table(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+            counts = (a_sentences_N[chunk_C].astype(np.int32), b_sentences_N[chunk_C].astype(np.int32))
+            columns.append((block.number_N[chunk_C], *counts))
+        return _ChunkTable(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
-    def _targets(self, draws: _Draws) -> Int64s:
+    def _chunk_sizes(self, block: Block, draws: Draws) -> Int64s:
+        """int64 [N], sentences of the chunk that begins at each sentence: as many as reach its target, at least two,
+        but not more than its document has.
+        """
+        stop_N = np.searchsorted(block.end_N, block.start_N + self._targets(draws)) + 1
+        size_N: Int64s = np.minimum(np.maximum(stop_N - np.arange(len(stop_N)), 2), block.left_N)
+        return size_N
+
+    def _draws(self, version: int, sentence_R: Int64s) -> Draws:
+        """All that is random about the chunks of a version that begin at these sentences."""
+        return Draws.of(sentence_R, key_of("pairs", self._seed, self._data_hash, version))
+
+    def _targets(self, draws: Draws) -> Int64s:
         """Tokens that chunks should have; of single sentences none, so that each text has the one it always has."""
         if self._single:
-            return np.zeros(len(draws.base_R), dtype=np.int64)
-        shorter_R = 2 + draws.below(_TARGET, np.full(len(draws.base_R), self._most - 1))
-        return np.where(draws.chance(_IS_SHORT, SHORT), shorter_R, self._most)
+            return np.zeros(len(draws.hash_R), dtype=np.int64)
+        shorter_R = 2 + draws.below(_TARGET, np.full(len(draws.hash_R), self._max_tokens - 1))
+        return np.where(draws.chance(_IS_SHORT, _SHORT), shorter_R, self._max_tokens)
 
-    def _pairs(self, table: _Table, chunk_R: Int64s, version: int) -> Spans:
-        """A and B of these chunks."""
-        sentence_R, first_R = table.sentence_R[chunk_R], table.first_R[chunk_R].astype(np.int64)
-        second_R = table.second_R[chunk_R].astype(np.int64)
-        draws, spans = _Draws.of(sentence_R, self._key(version)), self._sentences.spans
-        start_RT, stop_RT = np.empty((2, len(chunk_R), 2), dtype=np.int64)
-        start_RT[:, 0], stop_RT[:, 0] = spans(sentence_R)[0], spans(sentence_R + first_R - 1)[1]
-        is_random_R = second_R == 0
-        wanted_R = self._targets(draws) - (stop_RT[:, 0] - start_RT[:, 0])
-        other_start_R, other_stop_R = self._others(sentence_R, draws, wanted_R, is_random_R)
-        start_RT[:, 1] = np.where(is_random_R, other_start_R, stop_RT[:, 0])
-        stop_RT[:, 1] = np.where(is_random_R, other_stop_R, spans(sentence_R + first_R + second_R - 1)[1])
-        self._cut(start_RT, stop_RT, draws)
+    def _chunk_spans(self, version: int, chunk_R: Int64s) -> Spans:
+        """The texts A and B of these chunks."""
+        table, spans = self._table(version), self._sentences.spans
+        begin_R = table.begin_C[chunk_R]
+        b_begin_R = begin_R + table.a_sentences_C[chunk_R]
+        b_sentences_R = table.b_sentences_C[chunk_R]
+        is_random_R, draws = b_sentences_R == 0, self._draws(version, begin_R)
+        a_start_R, a_stop_R = spans(begin_R)[0], spans(b_begin_R - 1)[1]
+        missing_R = self._targets(draws) - (a_stop_R - a_start_R)
+        random_start_R, random_stop_R = self._random_texts(begin_R, draws, missing_R, is_random_R)
+        next_start_R, next_stop_R = a_stop_R, spans(b_begin_R + b_sentences_R - 1)[1]
+        b_start_R = np.where(is_random_R, random_start_R, next_start_R)
+        b_stop_R = np.where(is_random_R, random_stop_R, next_stop_R)
+        start_RT, stop_RT = np.stack([a_start_R, b_start_R], axis=1), np.stack([a_stop_R, b_stop_R], axis=1)
+        self._truncate(start_RT, stop_RT, draws)
         return Spans(start_RT, stop_RT, is_random_R.astype(np.int64))
 
-    def _others(
-        self, sentence_R: Int64s, draws: _Draws, wanted_R: Int64s, is_random_R: NDArray[np.bool_]
+    def _random_texts(
+        self, sentence_R: Int64s, draws: Draws, wanted_R: Int64s, is_random_R: NDArray[np.bool_]
     ) -> tuple[Int64s, Int64s]:
-        """Sentences from a random place of another document, until there are as many tokens as are wanted, or it ends;
-        (first token, token after the last), 0 where no random text is asked for.
+        """(first token, token after the last) of text from a random place of another document than that of a sentence.
+        It has whole sentences, as many as give the tokens that are wanted, or until its document ends. Both are 0 where
+        no random text is asked for.
         """
-        found = self._sentences
-        own_R = found.document(sentence_R)
-        other_R = draws.below(_DOCUMENT, np.full(len(own_R), found.documents - 1))
-        other_R += other_R >= own_R
-        first_R, eod_R = found.first_D[other_R], found.eod_D[other_R]
-        start_R, stop_R = found.spans(first_R + draws.below(_PLACE, found.stop_D[other_R] - first_R))
+        sentences = self._sentences
+        own_R = sentences.document(sentence_R)
+        document_R = draws.below(_DOCUMENT, np.full(len(own_R), sentences.documents - 1))
+        document_R += document_R >= own_R  # any but its own
+        first_R, eod_R = sentences.first_D[document_R], sentences.eod_D[document_R]
+        random_R = first_R + draws.below(_SENTENCE, sentences.stop_D[document_R] - first_R)
+        start_R, stop_R = sentences.spans(random_R)
         for row in np.flatnonzero(is_random_R & (stop_R - start_R < wanted_R)):
             last = min(start_R[row] + wanted_R[row], eod_R[row]) - 1
-            stop_R[row] = min(found.end_at(int(last)), eod_R[row])
+            stop_R[row] = min(sentences.end_at(int(last)), eod_R[row])
         return np.where(is_random_R, start_R, 0), np.where(is_random_R, stop_R, 0)
 
-    def _cut(self, start_RT: Int64s, stop_RT: Int64s, draws: _Draws) -> None:
-        """Leave tokens out, one by one from the longer text (of two equal ones from B), until each pair fits."""
+    def _truncate(self, start_RT: Int64s, stop_RT: Int64s, draws: Draws) -> None:
+        """Leave tokens out, one by one from the longer text (of two equal ones from B), until each pair fits. Of 10
+        tokens of A and 6 of B, 7 are too many: A loses 4, then B loses 2 and A 1.
+        """
         length_RT = stop_RT - start_RT
-        left_R = np.maximum(length_RT.sum(1) - self._most, 0)
-        longer_R = np.minimum(left_R, np.abs(length_RT[:, 0] - length_RT[:, 1]))  # until both are equal
-        is_first_longer_R, each_R = length_RT[:, 0] > length_RT[:, 1], left_R - longer_R
-        for text, number in ((0, _CUT_A), (1, _CUT_B)):
-            cut_R = np.where(is_first_longer_R == (text == 0), longer_R, 0) + (each_R + text) // 2
-            front_R = draws.heads(number, cut_R)
+        excess_R = np.maximum(length_RT.sum(1) - self._max_tokens, 0)
+        from_longer_R = np.minimum(excess_R, np.abs(length_RT[:, 0] - length_RT[:, 1]))  # until both are equal
+        from_both_R = excess_R - from_longer_R
+        is_a_longer_R = length_RT[:, 0] > length_RT[:, 1]
+        from_a_R = np.where(is_a_longer_R, from_longer_R, 0) + from_both_R // 2
+        from_b_R = excess_R - from_a_R
+        for text, cut_R, question in ((0, from_a_R, _A_FRONT), (1, from_b_R, _B_FRONT)):
+            front_R = draws.heads(question, cut_R)
             start_RT[:, text] += front_R
             stop_RT[:, text] -= cut_R - front_R
+
+
+def too_few_documents(stream: TokenStream) -> str:
+    """What to say of a split that has less than two documents with text."""
+    return (
+        f"{stream.folder}: its {stream.name} split has fewer than two documents with text, and the second text of a "
+        "pair comes from another; build it again of more documents, or with a larger --validation"
+    )

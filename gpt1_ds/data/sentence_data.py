@@ -54,8 +54,8 @@ class FullSentences:
     def rows_per_pass(self) -> int:
         return self._order.used
 
-    def copies(self, number_R: Int64s, copies: int) -> Int64s:
-        """Which row each of these sequences of the source is, and which of so many copies of it: one number."""
+    def copy_numbers(self, number_R: Int64s, copies: int) -> Int64s:
+        """One number for the row that each of these sequences of the source is and for which of its copies it is."""
         return self._order.at(number_R) * copies + number_R // self._order.used % copies
 
     def spans(self, number_R: Int64s) -> Spans:
@@ -140,7 +140,7 @@ class SentenceTraining:
             here = np.flatnonzero(source_G == at)
             spans_G.put(here, text.spans(place_G[here]))
             if self.copies:  # then masks depend on the row and on which of its copies it is, as with windows
-                version_G[here] = text.copies(place_G[here], self.copies) * len(self.texts) + at
+                version_G[here] = text.copy_numbers(place_G[here], self.copies) * len(self.texts) + at
         streams = [self.texts[source].stream for source in source_G]
         return GlobalBatch(spans_G, streams, version_G, self.special, self.context)
 

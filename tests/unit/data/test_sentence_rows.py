@@ -176,12 +176,12 @@ def check_pairs(documents: Documents, folder: Path, context: int, shard_tokens: 
     text = Pairs(found, context, "hash", 3)
     place = np.cumsum([0, *map(sum, documents)])  # the first token of each document
     text._locate(np.array([10**6]))  # makes every table
-    ends = [*text._ends[:-1], *(text._ends[-1] + end for end in text._ends)]
+    ends = [*text._starts[:-1], *(text._starts[-1] + end for end in text._starts)]
     for one in (0, 1, VERSIONS + 1):
         number, table = ends[one], text._table(one % VERSIONS)
-        used = table.first_R.astype(np.int64) + table.second_R  # every sentence is in one chunk
+        used = table.a_sentences_C.astype(np.int64) + table.b_sentences_C  # every sentence is in one chunk
         with_text = np.concatenate([np.arange(a, b) for a, b in zip(found.first_D, found.stop_D, strict=True)])
-        chunks = [np.arange(at, at + n) for at, n in zip(table.sentence_R, used, strict=True)]
+        chunks = [np.arange(at, at + n) for at, n in zip(table.begin_C, used, strict=True)]
         assert np.array_equal(np.concatenate(chunks), with_text)
         spans = text.spans(np.arange(number, number + len(chunks)))
         assert spans.row_lengths.max() <= context
@@ -231,7 +231,7 @@ def test_half_of_the_pairs_follow(tmp_path: Path) -> None:
 def test_passes_differ_and_come_back_in_another_order(sentences: Sentences) -> None:
     text = Pairs(sentences, CONTEXT, "hash", 1)
     far = text.spans(np.arange(100 * text.rows_per_pass, 100 * text.rows_per_pass + 3))
-    ends = np.array(text._ends)
+    ends = np.array(text._starts)
     assert len(ends) == VERSIONS + 1
     passes = []
     for at, stop in ((0, ends[1]), (ends[1], ends[2]), (ends[10], ends[10] + ends[1])):
