@@ -21,7 +21,7 @@ BLOCK_SENTENCES = 1 << 20
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive sentences with text; those from `inside` on belong to later blocks."""
+    """Consecutive sentences with text: `inside` sentences of this block, then some that later blocks begin with."""
 
     number_N: Int64s
     start_N: Int64s  # the first token
@@ -31,12 +31,14 @@ class Block:
 
 
 def follow(next_N: Int64s, begin: int, inside: int) -> tuple[Int64s, int]:
-    """(`begin`, what comes next after it, and so on, as long as it is below `inside`; what comes after these)."""
-    following, found = next_N[:inside].tolist(), []
-    while begin < inside:
-        found.append(begin)
-        begin = following[begin]
-    return np.array(found, dtype=np.int64), begin
+    """Go from place `begin` to next_N[begin] and so on, as long as the place is below `inside`. Returns the places and
+    the first one that is not below: with next_N = [2, 5, 3, 4, 6], 0 and 5 these are [0, 2, 3, 4] and 6.
+    """
+    following, visited, place = next_N[:inside].tolist(), [], begin
+    while place < inside:
+        visited.append(place)
+        place = following[place]
+    return np.array(visited, dtype=np.int64), place
 
 
 class Sentences:
@@ -57,38 +59,44 @@ class Sentences:
             tokens.append(tokens[-1] + entry["tokens"])
         self.count = bases[-1]
         self._bases, self._tokens = np.array(bases), np.array(tokens)  # first sentence and token of each shard
-        facts_3D, found, begin = np.empty((3, sum(entry["documents"] for entry in stream.shards)), dtype=np.int64), 0, 0
-        for stop_D in self._document_stops():
-            first_D, begin = np.concatenate([[begin], stop_D[:-1]]), int(stop_D[-1])
-            start_D, end_D = self._look_up(stop_D - 1)
-            stop_D = stop_D - (start_D == end_D - 1)  # <eod> may be a sequence of its own
-            has_text_D = stop_D > first_D
-            block_3D = np.stack([first_D, stop_D, end_D - 1])[:, has_text_D]
-            facts_3D[:, found : found + block_3D.shape[1]] = block_3D
-            found += block_3D.shape[1]
-        self.first_D, self.stop_D, self.eod_D = facts_3D[:, :found]
+        self.first_D, self.stop_D, self.eod_D = self._read_documents()
         """int64 [D] each: the first sentence of a document, the one after its last, and its `<eod>`'s token."""
         self.documents = len(self.first_D)
 
-    def _document_stops(self) -> Iterator[Int64s]:
-        """The sentence after the last one of each document, some documents at a time: their texts are many."""
+    def _read_documents(self) -> Int64s:
+        """int64 [3, D]: first_D, stop_D and eod_D. It is filled block by block: there may be many documents."""
+        count = sum(entry["documents"] for entry in self.stream.shards)
+        documents_3D, filled, first = np.empty((3, count), dtype=np.int64), 0, 0
+        for next_D in self._document_blocks():
+            first_D, first = np.concatenate([[first], next_D[:-1]]), int(next_D[-1])
+            last_start_D, last_end_D = self._look_up(next_D - 1)
+            is_eod_D = last_start_D == last_end_D - 1  # the last sequence may be <eod> alone: no sentence
+            stop_D = next_D - is_eod_D
+            block_3D = np.stack([first_D, stop_D, last_end_D - 1])[:, stop_D > first_D]
+            stop = filled + block_3D.shape[1]
+            documents_3D[:, filled:stop] = block_3D
+            filled = stop
+        return documents_3D[:, :filled]
+
+    def _document_blocks(self) -> Iterator[Int64s]:
+        """The sequence at which the next document begins, of some documents at a time."""
         for number, entry in enumerate(self.stream.shards):
             for first in range(0, entry["documents"], BLOCK_SENTENCES):
                 last = min(first + BLOCK_SENTENCES, entry["documents"])
                 yield self.stream.shard(number).documents[first + 1 : last + 1] + self._bases[number]
 
     def document(self, sentence_N: Int64s) -> Int64s:
-        """The document, of those with text, that holds each sentence."""
+        """int64 [N]: the document that holds each sentence, counted among those with text."""
         return np.searchsorted(self.first_D, sentence_N, side="right") - 1
 
     def spans(self, sentence_N: Int64s) -> tuple[Int64s, Int64s]:
-        """(first token of each sentence, the token after its last one, `<eod>` not counted)."""
+        """int64 [N] each: the first token of each sentence, the token after its last one, `<eod>` not counted."""
         start_N, end_N = self._look_up(sentence_N)
         eod_N = self.eod_D[self.document(sentence_N)]
         return start_N, np.where(start_N <= eod_N, np.minimum(end_N, eod_N), end_N)
 
     def blocks(self, ahead: int) -> Iterator[Block]:
-        """All sentences with text, in order, some at a time, and of what follows a block at least `ahead` tokens."""
+        """All sentences with text, in order. Those of a block are followed by at least `ahead` tokens of the next."""
         for first in range(0, self.count, BLOCK_SENTENCES):
             stop = first + BLOCK_SENTENCES
             number_N = np.arange(first, min(stop + ahead + 1, self.count))
@@ -111,27 +119,27 @@ class Sentences:
         return base + int(shard.at(slice(sequence, sequence + 1))[1][0])
 
     def _look_up(self, sentence_N: Int64s) -> tuple[Int64s, Int64s]:
-        """As the index has them, checked."""
+        """int64 [N] each: the first token of each sequence and the token after its last one, checked."""
         start_N, end_N = np.empty_like(sentence_N), np.empty_like(sentence_N)
         shard_N = np.searchsorted(self._bases, sentence_N, side="right") - 1
         for number in np.unique(shard_N):
-            here, shard = shard_N == number, self.stream.shard(int(number))
-            start, end = shard.at(sentence_N[here] - self._bases[number])
+            in_shard_N, shard = shard_N == number, self.stream.shard(int(number))
+            start, end = shard.at(sentence_N[in_shard_N] - self._bases[number])
             if (
                 (start < 0).any()
                 or (end < start).any()
                 or (end > self._tokens[number + 1] - self._tokens[number]).any()
             ):
                 raise DataError(f"{shard.idx_path}: a sentence lies outside the shard; build the dataset again")
-            start_N[here], end_N[here] = start + self._tokens[number], end + self._tokens[number]
+            start_N[in_shard_N], end_N[in_shard_N] = start + self._tokens[number], end + self._tokens[number]
         return start_N, end_N
 
 
 def count_sentences(stream: TokenStream) -> dict[str, int]:
-    """Sentences, and of how few documents consist: a pair of texts takes two of one document."""
-    found = Sentences(stream)
-    sentences_D = found.stop_D - found.first_D
-    counts = (int(sentences_D.sum()), int((sentences_D == 1).sum()), stream.documents - found.documents)
+    """The sentences, the documents of one sentence (a pair of texts takes two), and those without text."""
+    sentences = Sentences(stream)
+    sentences_D = sentences.stop_D - sentences.first_D
+    counts = (int(sentences_D.sum()), int((sentences_D == 1).sum()), stream.documents - sentences.documents)
     return dict(zip(COUNTED, counts, strict=True))
 
 
