@@ -23,8 +23,7 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.tasks.probe_files import Float64s
-from gpt1_ds.tasks.probe_scores import above_control, score_probe, with_control
+from gpt1_ds.tasks.probe_scores import Float64s, above_control, score_probe, with_control
 from gpt1_ds.tasks.questions import (
     Frame,
     Question,

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.tasks import intervals, metrics, probe_files
-from gpt1_ds.tasks.probe_files import Float64s
+from gpt1_ds.tasks import intervals, metrics
+from gpt1_ds.tasks.blimp import BLIMP
+from gpt1_ds.tasks.book_probes import REPEAT
+from gpt1_ds.tasks.lambada import LAMBADA
 from gpt1_ds.tasks.questions import Question
 from gpt1_ds.tasks.zeroshot import Probe
 
-BLIMP = "blimp"
+Float64s = NDArray[np.float64]
 NOTHING: Mapping[str, float] = {}
 
 
@@ -37,15 +39,15 @@ def score_probe(
     `likeliest`, for lambada: 1 for a sequence all of whose scored tokens are the likeliest. `vocabulary`, for repeat:
     how many tokens there are to guess.
     """
-    if probe.name == probe_files.LAMBADA:
+    if probe.name == LAMBADA:
         assert likeliest is not None, "the caller has them"
-        return probe_files.measured(sums, likeliest)
+        return _last_words(sums, likeliest)
     if probe.name == BLIMP:
         return _phenomena(probe, asked, sums)
     if probe.sums_tokens:
         return _acceptability(sums / _counts((*asked, *fitted)), asked, fitted)
     points = question_points(probe, asked, sums)
-    if probe.name == probe_files.REPEAT:
+    if probe.name == REPEAT:
         low, high = intervals.of_mean(points)
         chance = -float(np.log(vocabulary))
         return {"log_probability": float(points.mean()), "low": low, "high": high, "chance": chance,
@@ -62,7 +64,7 @@ def question_points(probe: Probe, asked: Sequence[Question], sums: Float64s) -> 
     values = sums if probe.template or probe.name == BLIMP else sums / count_N
     if probe.name == "sst2" and not probe.template:
         values = _calibrated(sums) if len(set(count_N.tolist())) > 1 else sums
-    if probe.name == probe_files.REPEAT:
+    if probe.name == REPEAT:
         return values
     parts = np.split(values, np.cumsum([len(question.sequences) for question in asked])[:-1])
     return np.array([_points(part, question.label) for part, question in zip(parts, asked, strict=True)])
@@ -74,7 +76,7 @@ def above_control(
     """How far the metric is above that of the control, whose questions are `alone` and in the same order, and the 95 %
     interval of this difference; nothing of CoLA and lambada.
     """
-    if probe.name == probe_files.LAMBADA or (probe.sums_tokens and probe.name != BLIMP):
+    if probe.name == LAMBADA or (probe.sums_tokens and probe.name != BLIMP):
         return {}
     difference_N = question_points(probe, asked, sums) - question_points(probe, alone, of_control)
     groups: dict[str, list[float]] = {}
@@ -196,4 +198,17 @@ def _acceptability(values: Float64s, asked: Sequence[Question], fitted: Sequence
         **(dict(zip(keys, (*area, 0.5), strict=True)) if area else {}),
         "accuracy": metrics.measure("accuracy", gold, predictions) or 0.0,
         **{"examples": len(asked), "fitted": len(fitted), "threshold": threshold},
+    }
+
+
+def _last_words(sums_N: Float64s, likeliest_N: Float64s) -> dict[str, float]:
+    """How often greedy decoding gives the last word of a passage, and the perplexity of a word. `likeliest_N` says
+    whether it gives word n, `sums_N` are the log-probabilities of words (nats).
+    """
+    accuracy = float(likeliest_N.mean())
+    low, high = intervals.of_shares([accuracy], [len(sums_N)])
+    return {
+        **{"accuracy": accuracy, "low": low, "high": high, "chance": 0.0},
+        "perplexity": float(np.exp(-sums_N.mean())),
+        "examples": len(sums_N),
     }

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
-from gpt1_ds.tasks import probe_files
+from gpt1_ds.tasks import winograd
 from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.book_probes import NEXT_SENTENCE, REPEAT
+from gpt1_ds.tasks.lambada import LAMBADA
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.text import Int32s
 from gpt1_ds.tasks.zeroshot import SENTIMENT, Probe
@@ -138,11 +140,11 @@ def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, fram
         "cola": _sentence,
         "sst2": _sentiment,
         "blimp": _pair,
-        probe_files.LAMBADA: _last_word,
-        probe_files.NEXT_SENTENCE: _next,
-        probe_files.REPEAT: _repeated,
+        LAMBADA: _last_word,
+        NEXT_SENTENCE: _next,
+        REPEAT: _repeated,
     }
-    ask = kinds.get(name) or (_schema if name in probe_files.FILES else partial(_choice, labels=SPECS[name].labels))
+    ask = kinds.get(name) or (_schema if name in winograd.FILES else partial(_choice, labels=SPECS[name].labels))
     return [ask(example, tokenizer, frame) for example in examples]
 
 
@@ -205,7 +207,7 @@ def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     """What lies after the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
     that come after the candidate in all of them are those after the pronoun.
     """
-    parts = [probe_files.substituted(example, candidate) for candidate in example.choices]
+    parts = [winograd.substituted(example, candidate) for candidate in example.choices]
     wholes = [tokenizer.encode(f"{before}{after}") for before, after in parts]
     after = min(
         len(whole) - _common(whole, tokenizer.encode(before)) for whole, (before, _) in zip(wholes, parts, strict=True)

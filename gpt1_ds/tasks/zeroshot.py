@@ -11,7 +11,7 @@
              (partial scoring). They are the same in all sequences of a question.
 - blimp      the good and the bad sentence of a minimal pair (Warstadt et al. 2020); the log-probability of all tokens
              decides. Accuracy is the mean over the phenomena, each of which counts alike.
-- next_sentence  the true next sentence of a book or another one of it (probe_files.py), after the last few sentences
+- next_sentence  the true next sentence of a book or another one of it (book_probes.py), after the last few sentences
              that fit half of the context; the average token log-probability decides.
 - repeat     a passage of a book right after the same passage, which a model that can look words up finds likely; the
              mean log-probability of its tokens (nats).
@@ -46,7 +46,7 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
-from gpt1_ds.tasks import probe_files
+from gpt1_ds.tasks import blimp, book_probes, lambada, winograd
 from gpt1_ds.tasks.base import Example, Examples
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.hub_sets import way_to
@@ -75,9 +75,9 @@ class Probe:
 
 
 READERS = {
-    probe_files.LAMBADA: probe_files.read_passages,
-    probe_files.NEXT_SENTENCE: probe_files.read_books,
-    probe_files.REPEAT: probe_files.read_repeats,
+    lambada.LAMBADA: lambada.read_passages,
+    book_probes.NEXT_SENTENCE: book_probes.read_books,
+    book_probes.REPEAT: book_probes.read_repeats,
 }
 
 
@@ -92,13 +92,13 @@ def read_probe(config: ProbeConfig) -> Probe:
         return _read_template(config)
     name, path, limit = config.name, Path(config.path), config.limit
     split, train = "test", tuple[Example, ...]()
-    if name == "blimp":
-        words = probe_files.known_words(Path(config.known_words)) if config.known_words else None
-        examples = probe_files.read_pairs(path, limit, words)
+    if name == blimp.BLIMP:
+        words = blimp.known_words(Path(config.known_words)) if config.known_words else None
+        examples = blimp.read_pairs(path, limit, words)
     elif name in READERS:
         examples = READERS[name](path, limit)
-    elif name in probe_files.FILES:
-        examples = capped(probe_files.read_schemas(name, path), limit)
+    elif name in winograd.FILES:
+        examples = capped(winograd.read_schemas(name, path), limit)
     else:
         task = TaskConfig(name=name, path=config.path)
         split, examples = read_split(task, ["dev", "train"] if SPECS[name].choices else ["dev"])

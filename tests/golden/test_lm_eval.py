@@ -23,7 +23,7 @@ from gpt1_ds.evaluation.continuations import Continuations
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.interop import harness, huggingface
-from gpt1_ds.tasks.probe_files import PHENOMENON
+from gpt1_ds.tasks.blimp import PHENOMENON
 from gpt1_ds.tasks.zeroshot import read_probe
 from tests.helpers.foreign import SMALL, make_checkpoint
 from tests.helpers.harness_tasks import LAST, PAIRS, SENTENCES, last_words, write_task

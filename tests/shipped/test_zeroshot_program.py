@@ -17,7 +17,7 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.launcher import launch
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.theirs import BERT
-from tests.unit.tasks.test_next_sentence import write_book
+from tests.unit.tasks.test_book_probes import write_book
 from tools.runs import configuration
 
 TWO = ModelConfig(kind="encoder_decoder", norm="pre", layers=1, width=32, heads=2, context=64, positions="relative")

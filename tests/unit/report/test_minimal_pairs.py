@@ -8,7 +8,7 @@ import pytest
 from gpt1_ds.report.minimal_pairs import BABYLM, BLIMP, PHENOMENA, lines
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.runs import read
-from gpt1_ds.tasks.probe_files import read_pairs
+from gpt1_ds.tasks.blimp import read_pairs
 from tests.helpers.shared_data import shared_data
 from tests.unit.report.test_page import run as plain_run
 

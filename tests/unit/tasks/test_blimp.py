@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.probe_files import known_words, read_pairs
+from gpt1_ds.tasks.blimp import known_words, read_pairs
 from tests.helpers.shared_data import shared_data
 
 

@@ -21,9 +21,11 @@ import yaml
 from gpt1_ds.common.errors import DataError, UserError, WorldError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.tasks import fetch, hub_sets
+from gpt1_ds.tasks.blimp import read_pairs
 from gpt1_ds.tasks.hub_sets import SETS, HubSet, WebSet, way_to
-from gpt1_ds.tasks.probe_files import read_pairs, read_passages, read_schemas
+from gpt1_ds.tasks.lambada import read_passages
 from gpt1_ds.tasks.reading import read_scored, read_task
+from gpt1_ds.tasks.winograd import read_schemas
 from tests.helpers.folder_hub import SHA, HubServer, serve
 
 ROOT = Path(__file__).parents[3]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.intervals import of_shares
-from gpt1_ds.tasks.probe_files import FILE, measured, read_passages
+from gpt1_ds.tasks.lambada import FILE, read_passages
 from tests.helpers.shared_data import shared_data
 
 
@@ -34,13 +32,6 @@ def test_what_is_no_passage_names_its_line(row: object, tmp_path: Path) -> None:
     assert "2" in str(told.value)
     with pytest.raises(DataError, match=f"holds no {FILE}"):
         read_passages(tmp_path / "away")
-
-
-def test_metrics() -> None:
-    found = measured(np.log([0.5, 0.125]), np.array([1.0, 0.0]))
-    low, high = of_shares([0.5], [2])
-    scores = {"accuracy": 0.5, "low": low, "high": high, "chance": 0.0}
-    assert found == {**scores, "perplexity": pytest.approx(4.0), "examples": 2}
 
 
 def test_openais_file() -> None:

@@ -169,3 +169,11 @@ def test_the_line_for_people() -> None:
         "auc control 0.49 (0.45 to 0.53), auc chance 0.5, "
         "threshold -4.123"
     )
+
+
+def test_last_words_by_greedy_decoding() -> None:
+    questions, sums = asked([(1,), (1,)], [0, 0]), np.log([0.5, 0.125])
+    found = score_probe(probe("lambada"), questions, sums, likeliest=np.array([1.0, 0.0]))
+    low, high = intervals.of_shares([0.5], [2])
+    scores = {"accuracy": 0.5, "low": low, "high": high, "chance": 0.0}
+    assert found == {**scores, "perplexity": pytest.approx(4.0), "examples": 2}

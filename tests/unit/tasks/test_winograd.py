@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.probe_files import read_schemas, substituted
+from gpt1_ds.tasks.winograd import read_schemas, substituted
 
 BLOCK = " The cup broke  as [MASK]  fell . \n[MASK]\n the cup , Bob \n Bob \n"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.probe_files import BEFORE, PASSAGE, read_books, read_repeats
+from gpt1_ds.tasks.book_probes import BEFORE, PASSAGE, read_books, read_repeats
 from tests.helpers.shared_data import shared_data
 
 
