@@ -40,7 +40,7 @@ from gpt1_ds.checkpoint.whole import head_of, task_of
 from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST, TABLE, TOKEN_KINDS, ColumnsConfig
-from gpt1_ds.data.tokenizers import tokenizer_json
+from gpt1_ds.data.tokenizers import json_file, json_sections
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.interop.families.family import Family, Settings
@@ -169,14 +169,14 @@ def lay_out_vector(files: dict[str, Any], tokenizer: Tokenizer, vector: Sentence
     contents, settings = files["tokenizer.json"], files["tokenizer_config.json"]
     names = {token["id"]: token["content"] for token in contents["added_tokens"]}
     settings |= {"padding_side": "right", "pad_token": names[padding_id(tokenizer)]}
-    if tokenizer_json.around(Path("tokenizer.json"), contents) == (vector.first, vector.last):
+    if json_file.symbols_around(Path("tokenizer.json"), contents) == (vector.first, vector.last):
         return
     if missing := {*vector.first, *vector.last} - names.keys():
         raise CheckpointError(f"its tokenizer has no symbols with the ids {sorted(missing)}, which stand around a text")
     first, last = ([(names[number], 0) for number in ids] for ids in (vector.first, vector.last))
     symbols = {name: number for number, name in names.items()}
     single = [*first, ("A", 0), *last]
-    contents["post_processor"] = tokenizer_json.template(single, [*single, ("B", 0), *last], symbols)
+    contents["post_processor"] = json_sections.template(single, [*single, ("B", 0), *last], symbols)
 
 
 def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> None:
@@ -191,7 +191,7 @@ def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> N
     first, between, last = ROLES[task.symbols]
     segment = int(task.symbols == "separator")  # of the second text
     begin, middle, end = [(symbol(first), 0), ("A", 0)], [(symbol(role), 0) for role in between], symbol(last)
-    contents["post_processor"] = tokenizer_json.template(
+    contents["post_processor"] = json_sections.template(
         [*begin, (end, 0)], [*begin, *middle, ("B", segment), (end, segment)], {name: n for n, name in names.items()}
     )
     settings["padding_side"] = "right"
@@ -261,7 +261,7 @@ class Classifier:
         def symbol(role: str) -> str:
             return role if role in "AB" else name(tokenizer.special_ids.require(role, f"task.name={self.task.name}"))
 
-        found = tokenizer_json.layout(source, tokenizer.contents, pair=not one_text)
+        found = json_file.layout(source, tokenizer.contents, pair=not one_text)
         texts = {"A"} if one_text else {"A", "B"}
         if not texts <= {part for part, _ in found}:
             return  # its vocabulary has no letters, so that the texts of the comparison are empty

@@ -31,7 +31,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers import base, tokenizer_json
+from gpt1_ds.data.tokenizers import base, json_sections
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe, SentencePieceUnigram
@@ -108,9 +108,8 @@ def sentencepiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
     merges = [pair for piece in pieces for pair in _splits(piece) if known.issuperset(pair)]
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
-    return tokenizer_json.whole(
-        special, None, split, decoder, tokenizer_json.bpe(vocabulary, merges, unk_token=UNKNOWN, byte_fallback=True)
-    )
+    model = json_sections.bpe_model(vocabulary, merges, unk_token=UNKNOWN, byte_fallback=True)
+    return json_sections.whole_file(special, None, split, decoder, model)
 
 
 def unigram_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -126,7 +125,8 @@ def unigram_json(tokenizer: Tokenizer) -> dict[str, Any]:
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     model = {"type": "Unigram", "unk_id": tokenizer.unknown_id, "vocab": tokenizer.scored, "byte_fallback": True}
     cut = {"type": "Sequence", "pretokenizers": splits}
-    return tokenizer_json.whole(special, None, cut, decoder, model, tokenizer_json.ended(special, tokenizer.eod_id))
+    around = json_sections.eod_template(special, tokenizer.eod_id)
+    return json_sections.whole_file(special, None, cut, decoder, model, around)
 
 
 def _inside_names(tokenizer: SentencePieceUnigram) -> dict[str, str]:
@@ -157,12 +157,12 @@ def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
     cuts = ((r"\n", "Isolated"), (r"[^\S\n]+", "Removed"), (_PUNCTUATION, "Isolated"), (_WORDS, "Isolated"))
     splits = [{"type": "Split", "pattern": {"Regex": cut}, "behavior": how, "invert": False} for cut, how in cuts]
     vocabulary, merges = {**tokenizer.pieces, **special}, list(tokenizer.ranks)
-    return tokenizer_json.whole(
+    return json_sections.whole_file(
         special,
         {"type": "Sequence", "normalizers": normalizers},
         {"type": "Sequence", "pretokenizers": splits},
         {"type": "BPEDecoder", "suffix": END},
-        tokenizer_json.bpe(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=END),
+        json_sections.bpe_model(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=END),
     )
 
 
@@ -176,7 +176,7 @@ def library_json(tokenizer: Tokenizer) -> dict[str, Any]:
         token["special"] = token["special"] or token["id"] in control
     return {
         **tokenizer.contents,
-        "added_tokens": [*added, *tokenizer_json.whole(missing, None, None, None, None)["added_tokens"]],
+        "added_tokens": [*added, *json_sections.whole_file(missing, None, None, None, None)["added_tokens"]],
     }
 
 

@@ -29,7 +29,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import Config, ModelConfig, load_carried
-from gpt1_ds.data.tokenizers import hf_folder, tokenizer_json
+from gpt1_ds.data.tokenizers import hf_folder, json_file
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer, copy_tokenizer, read_metadata
 from gpt1_ds.data.tokenizers.imports import import_hf
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
@@ -310,7 +310,7 @@ def _text_remarks(
             ours = [], [known.eod_id]
         elif model.mask == "bidirectional":
             ours = [known.special_ids.cls], [known.special_ids.separator]
-        first, last = map(list, tokenizer_json.around(known.path, known.contents))
+        first, last = map(list, json_file.symbols_around(known.path, known.contents))
         if (first, last) != ours:
             yield (
                 f"its tokenizer puts {first or 'nothing'} before a text and {last or 'nothing'} after it, here there "
@@ -325,10 +325,10 @@ def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, 
     else of the given one.
     """
     if _tokenizer_files(source) & hf_folder.VOCABULARIES.keys():
-        return tokenizer_json.around(source, hf_folder.convert(source)[0])
+        return json_file.symbols_around(source, hf_folder.convert(source)[0])
     given = load_tokenizer(tokenizer)
     if isinstance(given, TokenizerJson):
-        return tokenizer_json.around(tokenizer, given.contents)
+        return json_file.symbols_around(tokenizer, given.contents)
     first, last = given.special_ids.cls, given.special_ids.separator
     return ((), ()) if first is None or last is None else ((first,), (last,))
 

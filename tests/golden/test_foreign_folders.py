@@ -25,7 +25,7 @@ from tokenizers import AddedToken
 
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.data.tokenizers import imports
-from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS
+from gpt1_ds.data.tokenizers.json_sections import BYTE_LETTERS
 from gpt1_ds.evaluation.embed import Embedder, normalised
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.interop import huggingface

@@ -14,7 +14,7 @@ import transformers
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import load_carried
-from gpt1_ds.data.tokenizers import tokenizer_json
+from gpt1_ds.data.tokenizers import json_sections
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
 from gpt1_ds.tracking.record import of_models
@@ -162,7 +162,7 @@ def test_a_head_that_learned_another_layout_is_refused(
     symbols = {token["content"]: token["id"] for token in contents["added_tokens"]}
     parts = [(part.removesuffix(":1"), int(part.endswith(":1"))) for part in layout.split()]
     single, pair = ([("A", 0)], parts) if task == "pair" else (parts, [*parts, ("B", 0)])
-    contents["post_processor"] = tokenizer_json.template(single, pair, symbols)
+    contents["post_processor"] = json_sections.template(single, pair, symbols)
     (source / "tokenizer.json").write_text(json.dumps(contents))
     roles = {f"{role}_token": symbol for symbol in symbols for role in ("cls", "sep", "pad") if role in symbol.lower()}
     told = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}

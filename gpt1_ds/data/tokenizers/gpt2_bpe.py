@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers import tokenizer_json
+from gpt1_ds.data.tokenizers import json_sections
 from gpt1_ds.data.tokenizers.base import MASK_SYMBOLS, Metadata, SpecialIds, published_json, published_lines
-from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, FEWEST, TokenizerJson, check_piece_count
+from gpt1_ds.data.tokenizers.json_sections import BYTE_LETTERS
+from gpt1_ds.data.tokenizers.library import FEWEST, check_piece_count
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
@@ -53,13 +55,13 @@ def contents(vocabulary: Mapping[str, int], merges: list[tuple[str, str]], speci
         symbol_of = {number: symbol for symbol, number in symbols.items()}
         first, second = (symbol_of[special_ids.require(role, "the layout")] for role in ("cls", "separator"))
         single = [(first, 0), ("A", 0), (second, 0)]
-        around = tokenizer_json.template(single, [*single, (second, 0), ("B", 0), (second, 0)], symbols)
-    return tokenizer_json.whole(
+        around = json_sections.template(single, [*single, (second, 0), ("B", 0), (second, 0)], symbols)
+    return json_sections.whole_file(
         dict(sorted(symbols.items(), key=lambda item: item[1])),
         None,
-        tokenizer_json.byte_level(add_prefix_space=False),
-        tokenizer_json.byte_level(add_prefix_space=True),
-        tokenizer_json.bpe(vocabulary, merges),
+        json_sections.byte_level(add_prefix_space=False),
+        json_sections.byte_level(add_prefix_space=True),
+        json_sections.bpe_model(vocabulary, merges),
         around,
     )
 

@@ -20,9 +20,9 @@ from typing import Any
 from gpt1_ds.common.errors import DataError, WorldError, one_line
 from gpt1_ds.common.files import naming, scratch_folder
 from gpt1_ds.common.remote import asked
-from gpt1_ds.data.tokenizers import roles, sentencepiece_model, t5_unigram, tokenizer_json
+from gpt1_ds.data.tokenizers import json_file, library, roles, sentencepiece_model, t5_unigram
 from gpt1_ds.data.tokenizers.base import published_json
-from gpt1_ds.data.tokenizers.tokenizer_json import FILE
+from gpt1_ds.data.tokenizers.json_file import FILE
 
 CONFIG, MODEL_CONFIG = "tokenizer_config.json", "config.json"
 VOCABULARIES = {  # files that each hold a vocabulary -> the class of a folder that names none
@@ -68,7 +68,7 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         if model_type:
             _write(copies / MODEL_CONFIG, {"model_type": model_type})
         way_out = f"look at its {CONFIG}, or download it again"
-        with tokenizer_json.quiet_as_line(f"{folder}: transformers cannot read its tokenizer", way_out):
+        with library.panics_as_line(f"{folder}: transformers cannot read its tokenizer", way_out):
             theirs = transformers.AutoTokenizer.from_pretrained(scratch, trust_remote_code=False, local_files_only=True)
             backend = getattr(theirs, "backend_tokenizer", None)
             symbols = {key: str(value) for key, value in theirs.special_tokens_map.items() if isinstance(value, str)}
@@ -80,7 +80,7 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         )
     contents = {**json.loads(text), "truncation": None, "padding": None}
     said = {role: symbols[f"{key}_token"] for key, role in roles.NAMES.items() if f"{key}_token" in symbols}
-    return tokenizer_json.checked(folder / files[0], contents), {**roles.said(folder), **said}
+    return json_file.checked(folder / files[0], contents), {**roles.said(folder), **said}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def _as_it_is(
     said, kind = roles.said(folder), _class_of(settings)
     any_class = kind in ANY_CLASS or (kind is None and not settings[MODEL_CONFIG])
     if FILE in files and any_class and not (folder / "added_tokens.json").exists():
-        contents = tokenizer_json.read(folder / FILE)
-        if set(said.values()) <= tokenizer_json.vocabulary_of(folder / FILE, contents).keys():
+        contents = json_file.read(folder / FILE)
+        if set(said.values()) <= json_file.vocabulary_of(folder / FILE, contents).keys():
             return contents, said
     options = "--gpt2, --wordpiece and --sentencepiece do without"
     raise DataError(f"{folder}: transformers converts this tokenizer, and it is not installed: {_INSTALL} ({options})")
@@ -158,13 +158,13 @@ def _guessed(folder: Path, file: str) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    most = tokenizer_json.MAX_BYTES if source.name == FILE else MAX_BYTES
+    most = json_file.MAX_BYTES if source.name == FILE else MAX_BYTES
     if not source.is_file():
         raise DataError(f"{source}: not a file; download it again")
     if source.stat().st_size > most:
         raise DataError(f"{source}: {source.stat().st_size} bytes is too large for a vocabulary; download it again")
     if source.name == FILE:  # what a library would not survive is refused before
-        tokenizer_json.vocabulary_of(source, tokenizer_json.read(source))
+        json_file.vocabulary_of(source, json_file.read(source))
     elif source.suffix == ".json":
         values = read_json(source)
         if source.name == "added_tokens.json" and len(values) > MOST_ADDED:

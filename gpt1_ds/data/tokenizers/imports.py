@@ -20,10 +20,10 @@ from gpt1_ds.common.files import naming
 from gpt1_ds.data.tokenizers import (
     gpt2_bpe,
     hf_folder,
+    json_file,
     roles,
     sentencepiece_model,
     t5_unigram,
-    tokenizer_json,
     wordpiece,
 )
 from gpt1_ds.data.tokenizers.base import MASK_SYMBOLS, SENTENCEPIECE_MODEL, TOKENIZER_JSON, SpecialIds, Tokenizer
@@ -108,18 +108,18 @@ def import_hf(folder: Path | str, out: Path | str, role_words: Sequence[str] = (
     if not folder.is_dir():
         if folder.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
             raise DataError(
-                f"--hf={name}: not a folder; name the one that holds {tokenizer_json.FILE}, or a repository on the hub"
+                f"--hf={name}: not a folder; name the one that holds {json_file.FILE}, or a repository on the hub"
             )
         folder = hf_folder.download(name)
     wanted = roles.asked(role_words)
     contents, said = hf_folder.convert(folder)
-    size, special_ids, line = tokenizer_json.learn_roles(folder / tokenizer_json.FILE, contents, wanted, said)
+    size, special_ids, line = json_file.learn_roles(folder / json_file.FILE, contents, wanted, said)
     tokenizer = _publish(Path(out), size, special_ids, contents)
     return tokenizer, [line, *tokenizer.remarks]
 
 
 def _publish(out: Path, size: int, special_ids: SpecialIds, contents: Mapping[str, Any]) -> TokenizerJson:
-    files = {tokenizer_json.FILE: json.dumps(contents, ensure_ascii=False).encode()}
+    files = {json_file.FILE: json.dumps(contents, ensure_ascii=False).encode()}
     tokenizer = publish_tokenizer(out, TOKENIZER_JSON, size, special_ids, files)
     assert isinstance(tokenizer, TokenizerJson), tokenizer.kind
     return tokenizer

@@ -18,7 +18,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.common.text import is_utf8
-from gpt1_ds.data.tokenizers import sentencepiece_model, tokenizer_json
+from gpt1_ds.data.tokenizers import json_sections, sentencepiece_model
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
 from gpt1_ds.data.tokenizers.sentencepiece_model import CONTROL, NORMAL, UNIGRAM, UNKNOWN
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
@@ -67,7 +67,7 @@ def contents(model: Model, sentinels: int) -> dict[str, Any]:
     added = {f"<extra_id_{number}>": last - number for number in reversed(range(sentinels))}
     symbols = dict(sorted((model.symbols | added).items(), key=lambda item: item[1]))
     charsmap = base64.b64encode(model.charsmap).decode()
-    return tokenizer_json.whole(
+    return json_sections.whole_file(
         symbols,
         {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
         {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]},
@@ -78,7 +78,7 @@ def contents(model: Model, sentinels: int) -> dict[str, Any]:
             "vocab": [*model.pieces, *((symbol, 0.0) for symbol in added)],
             "byte_fallback": False,
         },
-        tokenizer_json.ended(symbols, model.symbols[SYMBOLS["eod"]]),
+        json_sections.eod_template(symbols, model.symbols[SYMBOLS["eod"]]),
     )
 
 

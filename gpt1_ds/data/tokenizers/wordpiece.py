@@ -19,9 +19,10 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import tokenizer_json
+from gpt1_ds.data.tokenizers import json_sections
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, published_lines
-from gpt1_ds.data.tokenizers.tokenizer_json import FEWEST, TokenizerJson, check_piece_count
+from gpt1_ds.data.tokenizers.library import FEWEST, check_piece_count
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
 VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
 LOWER_CASE = "do_lower_case"  # the key of SETTINGS, as BERT's folders have it
@@ -52,13 +53,13 @@ def contents(vocabulary: Mapping[str, int], lower_case: bool) -> dict[str, Any]:
         "max_input_chars_per_word": LONGEST_WORD,
         "vocab": vocabulary,
     }
-    return tokenizer_json.whole(
+    return json_sections.whole_file(
         dict(sorted(symbols.items(), key=lambda item: item[1])),
         normalizer(lower_case),
         {"type": "BertPreTokenizer"},
         {"type": "WordPiece", "prefix": CONTINUES, "cleanup": True},
         model,
-        tokenizer_json.template(single, [*single, ("B", 1), ("[SEP]", 1)], symbols),
+        json_sections.template(single, [*single, ("B", 1), ("[SEP]", 1)], symbols),
     )
 
 

@@ -16,7 +16,7 @@ import torch
 
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.config import ModelConfig, load
-from gpt1_ds.data.tokenizers import tokenizer_json
+from gpt1_ds.data.tokenizers import json_sections
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.interop import huggingface, imported
@@ -245,7 +245,7 @@ def test_what_their_tokenizer_puts_around_a_text_is_told(tmp_path: Path) -> None
     contents = json.loads(path.read_text())
     (name,) = (token["content"] for token in contents["added_tokens"] if token["id"] == end)
     both = [(name, 0), ("A", 0), ("B", 0)]
-    contents["post_processor"] = tokenizer_json.template(both[:2], both, {name: end})
+    contents["post_processor"] = json_sections.template(both[:2], both, {name: end})
     path.write_text(json.dumps(contents))
     (told,) = import_hf(tmp_path / "theirs", tmp_path / "out")
     assert told == (
