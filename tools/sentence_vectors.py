@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.report.study_table import mean
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.tasks.base import Examples
 from gpt1_ds.tasks.controls import Features
+from gpt1_ds.tasks.example import Examples
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import read_scored
 from tools.mistakes import told

@@ -32,8 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.common.errors import ArgumentError
 from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.comparison import estimate
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.metrics import control_scores, measure, read_submission, submission_name
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.token_metrics import objects

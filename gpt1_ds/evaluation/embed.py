@@ -29,8 +29,8 @@ from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of
 from gpt1_ds.model.heads import pooled
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.tasks.base import Examples, hash_examples
 from gpt1_ds.tasks.encoding import ROLES, length_limit
+from gpt1_ds.tasks.example import Examples, hash_examples
 from gpt1_ds.tasks.kinds.sentences import STS, Sentences
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.questions import Frame

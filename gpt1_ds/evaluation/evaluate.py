@@ -34,7 +34,8 @@ from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from gpt1_ds.tasks.base import Task, hash_examples
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.example import hash_examples
 from gpt1_ds.tasks.metrics import check_libraries, control_scores
 from gpt1_ds.tasks.probe_scores import shown_score
 from gpt1_ds.tasks.reading import TaskData, read_task
@@ -208,7 +209,7 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[Task
     assert config.task is not None, "the command asks only then"
     facts = manifest.read(checkpoint)
     task, head = task_of(checkpoint, facts), head_of(checkpoint, facts)
-    if task is None or (head is None and not task.in_text):
+    if task is None or (head is None and not task.is_text_to_text):
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
     check_libraries(data.task)
@@ -219,8 +220,8 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[Task
 
 
 def _check(task: Task, here: Task, checkpoint: Path) -> None:
-    if here.in_text != task.in_text:
-        form = "text" if task.in_text else "head"
+    if here.is_text_to_text != task.is_text_to_text:
+        form = "text" if task.is_text_to_text else "head"
         raise DataError(f"{checkpoint}: was fine-tuned with task.form={form}; leave task.form out")
     if (here.kind, here.layout, here.labels) != (task.kind, task.layout, task.labels) or here.loss != task.loss:
         raise DataError(

@@ -34,9 +34,10 @@ from gpt1_ds.evaluation.written_scores import write_targets
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
-from gpt1_ds.tasks.base import Example, Task, probabilities
+from gpt1_ds.tasks.base import Task, probabilities
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, length_limit
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tasks.rows import BadRowError
@@ -123,7 +124,7 @@ class Predictor:
         if self.task.answers:
             answers = encode_answers(self.task, loaded.tokenizer)
             self._texts = TextToText.of(model.stacks, answers, loaded.tokenizer.pad_id, self.limit, multiple=1)
-        if self.task.in_text:
+        if self.task.is_text_to_text:
             limits = text_limits(self.task, self.settings, loaded.tokenizer, self.limit, model.stacks)
             self.limit, self._longest = limits
             self._sampling = sampling_of(self.settings, model, self._longest)
@@ -202,7 +203,7 @@ class Predictor:
         answered = rows.answers(scores)
         if answered.places is None:
             return [Prediction(probabilities={}, tags=tags) for tags in answered.found.tolist()]
-        found = with_refusals(answered, self._threshold) if self.task.may_refuse else answered.found
+        found = with_refusals(answered, self._threshold) if self.task.has_unanswerable else answered.found
         return [
             Prediction(probabilities={}, text=text, start=start if text else 0, stop=stop if text else 0)
             for text, (start, stop) in zip(found.tolist(), answered.places.tolist(), strict=True)

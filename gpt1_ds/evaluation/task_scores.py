@@ -26,9 +26,10 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.supervised import of_head
-from gpt1_ds.tasks.base import Task, hash_examples
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, batches_by_length
 from gpt1_ds.tasks.encoding import fitted, length_limit
+from gpt1_ds.tasks.example import hash_examples
 from gpt1_ds.tasks.metrics import TaskScores, score
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.sequences import encode_examples
@@ -66,7 +67,7 @@ class TaskScorer:
 
     def task_of(self, split: str) -> Task:
         """Returns what the examples of a split are: scored pairs judge sentence vectors, whatever trains them."""
-        return self.task if split == "train" else self.task.judged
+        return self.task if split == "train" else self.task.evaluation_task
 
     def measure(
         self, engine: Engine, split: str, step: int, tokens: int, whole: bool = True

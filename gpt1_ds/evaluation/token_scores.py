@@ -36,7 +36,7 @@ class TokenScorer(TaskScorer):
     ) -> tuple[TaskRecord, NDArray[Any]]:
         answers, loss = self._answers(engine, split)
         more: dict[str, float] = {}
-        if self.task.may_refuse:
+        if self.task.has_unanswerable:
             if split != DEV and self._chosen_at != step:
                 self._choose_threshold(self._answers(engine, DEV)[0], step)
             elif split == DEV:

@@ -40,8 +40,9 @@ from gpt1_ds.sweep.finetuning_study import (
 from gpt1_ds.sweep.pretraining_trials import PretrainingSweep, PretrainingTrial
 from gpt1_ds.sweep.study_file import refuse_keys
 from gpt1_ds.sweep.trial import TAKEN_KEYS, TRAINING_KEYS, Sweep, Trial, tracked
-from gpt1_ds.tasks.base import ControlAnswers, Task, hash_examples
+from gpt1_ds.tasks.base import ControlAnswers, Task
 from gpt1_ds.tasks.encoding import fitted, symbol_roles
+from gpt1_ds.tasks.example import hash_examples
 from gpt1_ds.tasks.metrics import check_libraries, control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import first_metric

@@ -21,7 +21,7 @@ from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.segments import Segment, SourceFile, Unit
 from gpt1_ds.data.splitter import sentences
 from gpt1_ds.data.windows import key_of, permute
-from gpt1_ds.tasks.base import Example, Examples
+from gpt1_ds.tasks.example import Example, Examples
 
 NEXT_SENTENCE = "next_sentence"
 BEFORE = 10  # sentences before a question, at most; a wrong candidate is farther from it than that

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import ControlAnswers, Example, Numbers, Splits, Task, control_answers
+from gpt1_ds.tasks.base import ControlAnswers, Numbers, Task, control_answers
 from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.example import Example, Splits
 
 Texts = list[tuple[str, str]]  # (first text or nothing, second)
 Predict = Callable[[Sequence[Example]], Numbers]

@@ -7,7 +7,7 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.data.windows import key_of, permute
-from gpt1_ds.tasks.base import Examples
+from gpt1_ds.tasks.example import Examples
 
 HALF = "half"  # the split of dev's examples that choose nothing
 

@@ -37,7 +37,8 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import SpecialIds, Tokenizer
-from gpt1_ds.tasks.base import NO_LABEL, Example, Symbols, Task
+from gpt1_ds.tasks.base import NO_LABEL, Symbols, Task
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.text import Int32s, encode_source, in_text
 
 ROLES: dict[Symbols, tuple[str, tuple[str, ...], str]] = {  # before, between and after texts
@@ -57,7 +58,7 @@ class SequenceRow:
 
 def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
     """`task` as a model of this kind reads it."""
-    task = task.told(settings)
+    task = task.with_settings(settings)
     if settings.form == "text":
         return in_text(task)
     if model.mask == "causal":
@@ -183,7 +184,7 @@ def length_limit(config: TaskConfig, context: int) -> int:
 
 def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
     """All of `examples`, none longer than `limit` tokens; what is longer is cut as `lay_out` says, and counted. Of a
-    task in text they are the sources, and labels are numbers of answers.
+    text-to-text task they are the sources, and labels are numbers of answers.
     """
     rows: list[SequenceRow] = []
     truncated = 0
@@ -191,10 +192,15 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         sequences, is_cut = _sequences(task, example, tokenizer, limit)
         rows += sequences
         truncated += is_cut
-    number_of: dict[str | None, int] = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
     scores = np.array([np.nan if example.score is None else example.score for example in examples], dtype=np.float64)
     known = np.isfinite(scores)
-    targets = None if task.in_text else task.targets(np.where(known, scores, task.score_range[0]))
+    targets = None
+    if task.is_text_to_text:
+        labels = [task.answer_number(example) for example in examples]
+    else:
+        number_of = {label: number for number, label in enumerate(task.labels)}
+        labels = [NO_LABEL if example.label is None else number_of[example.label] for example in examples]
+        targets = task.head_targets(np.where(known, scores, task.score_range[0]))
     if targets is not None:
         targets = np.where(known[:, None], targets, 0)
     return Encoded(
@@ -202,7 +208,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         offsets=np.concatenate([[0], np.cumsum([len(row.tokens) for row in rows])]).astype(np.int64),
         seconds=np.array([row.second for row in rows], dtype=np.int64).reshape(-1, task.sequences),
         sequences=task.sequences,
-        labels=np.array([task.answer_number(e) if task.in_text else number_of[e.label] for e in examples], np.int64),
+        labels=np.array(labels, np.int64),
         scores=scores,
         targets=targets,
         ids=tuple(example.id for example in examples),
@@ -215,7 +221,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
 
 def _sequences(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[list[SequenceRow], bool]:
     """(the C sequences of an example, whether a part was cut off)."""
-    if task.in_text:
+    if task.is_text_to_text:
         tokens, is_cut = encode_source(task, example, tokenizer, limit)
         return [SequenceRow(tokens, len(tokens))], is_cut
     texts, choices = encode_texts(example, tokenizer)
@@ -228,7 +234,7 @@ def _sequences(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -
 
 def pad_id_of(task: Task, tokenizer: Tokenizer) -> int:
     """The id that fills up short rows."""
-    if task.in_text:
+    if task.is_text_to_text:
         return tokenizer.pad_id
     return 0 if task.symbols == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example, Examples
 from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.example import Example, Examples
 from gpt1_ds.tasks.formats import open_table
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW

@@ -22,7 +22,8 @@ from typing import Any, Literal
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, ColumnsConfig
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.formats import brief, unusable
 from gpt1_ds.tasks.kinds import Regression
 from gpt1_ds.tasks.registry import find_spec

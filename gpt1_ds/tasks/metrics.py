@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.tasks.base import NO_LABEL, ControlAnswers, Example, Numbers, Task
+from gpt1_ds.tasks.base import NO_LABEL, ControlAnswers, Numbers, Task
 from gpt1_ds.tasks.encoding import Encoded
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.token_metrics import of_sums, parts
 from gpt1_ds.tasks.token_rows import TokenRows
@@ -71,11 +72,11 @@ def write_submission(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / submission_name(task.name, split, task.submission)
     if task.submission == "json":  # an answer may hold any letter
-        found = dict(zip(ids, map(task.in_words, predictions.tolist()), strict=True))
+        found = dict(zip(ids, map(task.format_prediction, predictions.tolist()), strict=True))
         write_atomic(path, json.dumps(found, ensure_ascii=False, indent=0) + "\n")
         return path
     lines = ["index\tprediction"]
-    lines += [f"{name}\t{task.in_words(found)}" for name, found in zip(ids, predictions.tolist(), strict=True)]
+    lines += [f"{name}\t{task.format_prediction(found)}" for name, found in zip(ids, predictions.tolist(), strict=True)]
     write_atomic(path, "\n".join(lines) + "\n")
     return path
 

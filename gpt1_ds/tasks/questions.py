@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.tasks import winograd
-from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.book_probes import NEXT_SENTENCE, REPEAT
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.lambada import LAMBADA
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.text import Int32s

@@ -12,8 +12,9 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, PartConfig
 from gpt1_ds.tasks import formats
-from gpt1_ds.tasks.base import NO_LABEL, Example, Examples, Task
+from gpt1_ds.tasks.base import NO_LABEL, Task
 from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
+from gpt1_ds.tasks.example import Example, Examples
 from gpt1_ds.tasks.formats import Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.kinds import Classification, Regression, Sentences, Span, Tagging
@@ -112,7 +113,7 @@ def read_task(config: TaskConfig) -> TaskData:
     splits = _thinned(config, splits, notes)
     task = task_of_spec(spec, config, spec.task.find_labels(spec.labels, splits, config.path))
     _check_names(config, task, splits)
-    notes += [f"{config.name}: {doubt}" for doubt in task.doubts(splits["train"]) if config.name == TABLE]
+    notes += [f"{config.name}: {doubt}" for doubt in task.doubts_about_kind(splits["train"]) if config.name == TABLE]
     if count := sum(loose(example.tags) for rows in splits.values() for example in rows):
         notes.append(
             f"{config.name}: {count} entities begin with I- and no B-; they count as entities, as in conlleval"
@@ -150,7 +151,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
     splits["train"] = capped(shaped(config, labels, splits["train"]), config.train_examples)
     splits = _thinned(config, splits, notes)
     _check_names(config, task, splits)
-    notes += [f"{config.name}: {doubt}" for doubt in task.doubts(splits["train"]) if config.name == TABLE]
+    notes += [f"{config.name}: {doubt}" for doubt in task.doubts_about_kind(splits["train"]) if config.name == TABLE]
     return TaskData(task, splits, tuple(notes))
 
 
@@ -163,7 +164,7 @@ def _read_mixture(config: TaskConfig) -> TaskData:
         data = read_task(told)
         if data.task.reads_tokens or data.task.loss is not None:
             raise ConfigError(f"task.mixture: {part.shown} is of kind {data.task.kind}, which is not learned in text")
-        task = in_text(data.task.told(told))
+        task = in_text(data.task.with_settings(told))
         if part.name == TABLE:  # which says nothing of what is asked
             task = replace(task, name=part.shown)
         for split, rows in data.splits.items():

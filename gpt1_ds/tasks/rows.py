@@ -10,7 +10,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.text import is_missing
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.formats import Naming, Table, brief, unusable
 from gpt1_ds.tasks.registry import Names, Spec
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.encoding import Encoded, encode
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.target_rows import encode_targets
 from gpt1_ds.tasks.token_rows import encode_spans, encode_tags
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.windows import Int64s
-from gpt1_ds.tasks.base import NO_LABEL, Example, Task
+from gpt1_ds.tasks.base import NO_LABEL, Task
 from gpt1_ds.tasks.encoding import Encoded, encode, hash_arrays
+from gpt1_ds.tasks.example import Example
 
 
 @dataclass(frozen=True, kw_only=True)

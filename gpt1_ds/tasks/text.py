@@ -24,7 +24,8 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer, most_beams
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.registry import class_names
 
 Int32s = NDArray[np.int32]
@@ -42,7 +43,7 @@ def in_text(task: Task) -> Task:
     """`task` as text, with all that an answer may be."""
     layout = "pair" if task.layout == "both" else task.layout  # the order of two texts says nothing
     fields = FIELDS.get(task.name, task.text_fields())
-    return replace(task, layout=layout, fields=fields, answers=task.answers_in_text(class_names(task)))
+    return replace(task, layout=layout, fields=fields, answers=task.text_answers(class_names(task)))
 
 
 def encode_source(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[Int32s, bool]:

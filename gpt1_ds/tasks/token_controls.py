@@ -15,7 +15,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
-from gpt1_ds.tasks.base import ControlAnswers, Example, Splits, Task, control_answers
+from gpt1_ds.tasks.base import ControlAnswers, Task, control_answers
+from gpt1_ds.tasks.example import Example, Splits
 from gpt1_ds.tasks.token_metrics import objects
 
 FREQUENT, PARAGRAPH, FIRST, OVERLAP = "most frequent tag", "whole paragraph", "first sentence", "word overlap"

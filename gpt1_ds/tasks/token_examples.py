@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpt1_ds.common.text import is_missing
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.formats import brief, unusable
 from gpt1_ds.tasks.kinds import Generation, Span, Tagging
 from gpt1_ds.tasks.registry import Spec

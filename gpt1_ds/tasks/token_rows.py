@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.windows import Int64s
-from gpt1_ds.tasks.base import NO_LABEL, Example, Task
+from gpt1_ds.tasks.base import NO_LABEL, Task
 from gpt1_ds.tasks.encoding import ROLES, Encoded, hash_arrays, pad_id_of
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.text import Int32s
 from gpt1_ds.tasks.token_metrics import Objects, objects

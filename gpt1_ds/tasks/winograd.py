@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example, Examples
+from gpt1_ds.tasks.example import Example, Examples
 from gpt1_ds.tasks.formats import brief, open_text, unusable
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW

@@ -47,8 +47,8 @@ from pathlib import Path
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
 from gpt1_ds.tasks import blimp, book_probes, lambada, winograd
-from gpt1_ds.tasks.base import Example, Examples
 from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.example import Example, Examples
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.reading import read_split
 from gpt1_ds.tasks.registry import SPECS

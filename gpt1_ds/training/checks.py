@@ -117,9 +117,9 @@ class Start:
         assert config.task is not None, "fine-tuning has a task"
         task, limit = fitted(self.task.task, config.task, config.model), length_limit(config.task, config.model.context)
         answer = 0
-        if task.in_text:
+        if task.is_text_to_text:
             limit, answer = text_limits(task, config.task, self.tokenizer, limit, config.model.stacks)
-        of = {split: task if split == "train" else task.judged for split in self.task.splits}
+        of = {split: task if split == "train" else task.evaluation_task for split in self.task.splits}
         return {
             split: encode_examples(of[split], examples, self.tokenizer, config.task, limit, answer)
             for split, examples in self.task.splits.items()

@@ -111,7 +111,7 @@ class Finetuning(Workload):
     def learned(self, engine: Engine, batch: StepBatch) -> dict[str, Any]:
         """Returns the parts of the loss of this step, and how many of its examples were right, with dropout."""
         head, groups = self.scorer.objective.head, self.groups
-        if self.task.in_text or head.loss is not None:
+        if self.task.is_text_to_text or head.loss is not None:
             return {}
         here = torch.zeros(3, dtype=torch.float64, device=engine.device)
         if groups.is_last_stage and groups.tensor_rank == 0:
@@ -134,7 +134,7 @@ class Finetuning(Workload):
         if other and not encode_alike(folder / "tokenizer", self.tokenizer_folder):
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
         fresh: tuple[int, ...] = ()
-        new_symbols = self.task.symbols == "extract" and not self.task.in_text
+        new_symbols = self.task.symbols == "extract" and not self.task.is_text_to_text
         if new_symbols and "task" not in facts:  # pre-training has not met GPT-1's three symbols
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
@@ -147,7 +147,7 @@ class Finetuning(Workload):
 
     def facts(self) -> dict[str, Any]:
         head = self.scorer.objective.head
-        return {"task": self.task.values(), **({} if self.task.in_text else {"head": asdict(head)})}
+        return {"task": self.task.values(), **({} if self.task.is_text_to_text else {"head": asdict(head)})}
 
 
 def write_results(workload: Workload, engine: Engine, state: TrainingState, run_dir: RunDir) -> None:

@@ -23,8 +23,8 @@ from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.embed import Embedder, Float32s, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.tasks.base import hash_examples
 from gpt1_ds.tasks.controls import Texts, fit_linear, text_rows
+from gpt1_ds.tasks.example import hash_examples
 from gpt1_ds.tasks.metrics import FOLDER, measure, write_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tracking.record import Entry, merge

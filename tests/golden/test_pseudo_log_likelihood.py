@@ -14,7 +14,7 @@ from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, pseudo_log_likelihoods
 from gpt1_ds.interop import huggingface
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.questions import questions
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.theirs import BERT, ROBERTA, theirs_of

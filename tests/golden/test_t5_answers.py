@@ -15,8 +15,8 @@ from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.text_scores import row_scores, target_log_likelihoods
 from gpt1_ds.interop import huggingface
 from gpt1_ds.objectives.source_target import TextToText
-from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.encoding import encode, fitted
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.text import encode_answers

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpt1_ds.tasks.base import Layout, Splits, Task
+from gpt1_ds.tasks.base import Layout, Task
 from gpt1_ds.tasks.controls import fitted_rules
+from gpt1_ds.tasks.example import Splits
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Choice(Task):
     def _head_sequences(self) -> int:
         return len(self.labels)
 
-    def answers_in_text(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
+    def text_answers(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"choice{number}" for number in range(1, len(self.labels) + 1))
 
     def text_fields(self) -> tuple[str, ...]:

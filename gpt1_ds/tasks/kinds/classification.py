@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.task import Kind
-from gpt1_ds.tasks.base import Examples, Layout, Splits, Task
+from gpt1_ds.tasks.base import Layout, Task
 from gpt1_ds.tasks.controls import fitted_rules
+from gpt1_ds.tasks.example import Examples, Splits
 from gpt1_ds.tasks.formats import brief
 
 FEW = 5  # labels that a line shows
@@ -45,7 +46,7 @@ class Classification(Task):
         numbers = all(name.removeprefix("-").isdecimal() for name in names)
         return known or tuple(sorted(names, key=int) if numbers else names)
 
-    def doubts(self, rows: Examples) -> Iterator[str]:
+    def doubts_about_kind(self, examples: Examples) -> Iterator[str]:
         return scores_as_classes(self.labels, "task.kind=regression")
 
     @property
@@ -61,7 +62,7 @@ class Similarity(Classification):
     def layout_of(cls, has_two_texts: bool) -> Layout:
         return "both" if has_two_texts else "single"
 
-    def doubts(self, rows: Examples) -> Iterator[str]:
+    def doubts_about_kind(self, examples: Examples) -> Iterator[str]:
         return scores_as_classes(self.labels, "task.kind=regression", most=2)
 
 

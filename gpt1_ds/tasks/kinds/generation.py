@@ -8,7 +8,8 @@ from typing import Any
 
 from gpt1_ds.architecture.head import TEXT, HeadSpec
 from gpt1_ds.config import ModelConfig, TaskConfig
-from gpt1_ds.tasks.base import Example, Layout, Splits, Task
+from gpt1_ds.tasks.base import Layout, Task
+from gpt1_ds.tasks.example import Example, Splits
 from gpt1_ds.tasks.token_controls import written_rules
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
@@ -47,7 +48,7 @@ class Generation(Task):
     def gold(self, examples: Sequence[Example]) -> Objects:
         return objects([example.targets for example in examples])
 
-    def told(self, settings: TaskConfig) -> Generation:
+    def with_settings(self, settings: TaskConfig) -> Generation:
         return replace(self, prefix=settings.prefix)
 
     def source(self, example: Example) -> str:
@@ -55,10 +56,10 @@ class Generation(Task):
         named = [f"{name}: {text}" for name, text in zip(self.text_fields(), example.texts, strict=False)]
         return self.prefix + (" ".join(named) or example.texts[0])
 
-    def answers_in_text(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
+    def text_answers(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
         return ()
 
-    def in_words(self, prediction: Any) -> str:
+    def format_prediction(self, prediction: Any) -> str:
         return str(prediction)
 
     def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.tasks.base import NO_LABEL, SCORE_CLASSES, Example, Examples, Numbers, Splits, Task, probabilities
+from gpt1_ds.tasks.base import NO_LABEL, SCORE_CLASSES, Numbers, Task, probabilities
 from gpt1_ds.tasks.controls import fitted_rules
+from gpt1_ds.tasks.example import Example, Examples, Splits
 
 STEPS = 25  # in text a score is a multiple of a 25th of its range, 0.2 of 0 to 5
 
@@ -26,15 +27,15 @@ class Regression(Task):
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
         return ()
 
-    def doubts(self, rows: Examples) -> Iterator[str]:
-        scores = sorted({example.score for example in rows if example.score is not None})
+    def doubts_about_kind(self, examples: Examples) -> Iterator[str]:
+        scores = sorted({example.score for example in examples if example.score is not None})
         if len(scores) == 2 and all(map(float.is_integer, scores)):
             yield f"every score is {scores[0]:g} or {scores[1]:g}; task.kind=classification learns classes"
 
     def gold(self, examples: Sequence[Example]) -> Numbers:
         return np.array([example.score for example in examples], dtype=np.float64)
 
-    def targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32]:
+    def head_targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32]:
         if self.outputs == 1:
             return scores_N[:, None].astype(np.float32)
         return soft_targets(scores_N, self.score_range)
@@ -50,12 +51,12 @@ class Regression(Task):
             return scores_NK[:, 0].astype(np.float64)
         return read_out(probabilities(scores_NK), self.score_range)
 
-    def in_words(self, prediction: Any) -> str:
+    def format_prediction(self, prediction: Any) -> str:
         """Returns a score with 3 places; one outside of the task's range is brought to its border."""
         low, high = self.score_range
         return f"{min(max(prediction, low), high):.3f}"
 
-    def answers_in_text(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
+    def text_answers(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"{step / 5:.1f}" for step in range(STEPS + 1))
 
     def answer_number(self, example: Example) -> int:

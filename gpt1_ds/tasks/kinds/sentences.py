@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.head import HeadSpec, SentenceLoss
 from gpt1_ds.config import ModelConfig, TaskConfig
-from gpt1_ds.tasks.base import ControlAnswers, Examples, Layout, Numbers, Splits, Task
+from gpt1_ds.tasks.base import ControlAnswers, Layout, Numbers, Task
 from gpt1_ds.tasks.controls import cosines
+from gpt1_ds.tasks.example import Examples, Splits
 from gpt1_ds.tasks.kinds.classification import scores_as_classes
 
 STS = "sts"  # what scored pairs are called in eval.json
@@ -30,14 +31,14 @@ class Sentences(Task):
     def layout_of(cls, has_two_texts: bool) -> Layout:
         return "sentences"
 
-    def doubts(self, rows: Examples) -> Iterator[str]:
+    def doubts_about_kind(self, examples: Examples) -> Iterator[str]:
         return scores_as_classes(self.labels, "task.loss=cosine")
 
     @property
     def has_scores(self) -> bool:
         return self.loss == "cosine"
 
-    def targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32] | None:
+    def head_targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32] | None:
         """Scores from 0 to 1: a cosine is to be the score."""
         low, high = self.score_range
         return ((scores_N - low) / (high - low))[:, None].astype(np.float32) if self.has_scores else None
@@ -62,11 +63,11 @@ class Sentences(Task):
         """[N], the cosine of each pair."""
         return scores_NK[:, 0].astype(np.float64)
 
-    def in_words(self, prediction: Any) -> str:
+    def format_prediction(self, prediction: Any) -> str:
         return f"{prediction:.6f}"
 
     @property
-    def judged(self) -> Task:
+    def evaluation_task(self) -> Task:
         """Scored pairs, whatever trains the vectors."""
         return replace(self, name=STS, labels=(), loss="cosine")
 

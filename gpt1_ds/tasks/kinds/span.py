@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpt1_ds.tasks.base import Example, Layout, Splits, Task
+from gpt1_ds.tasks.base import Layout, Task
+from gpt1_ds.tasks.example import Example, Splits
 from gpt1_ds.tasks.token_controls import span_rules
 from gpt1_ds.tasks.token_metrics import Objects, objects, with_words
 
@@ -37,14 +38,14 @@ class Span(Task):
         return (ANSWER, NO_ANSWER) if impossible else (ANSWER,)
 
     @property
-    def may_refuse(self) -> bool:
+    def has_unanswerable(self) -> bool:
         return NO_ANSWER in self.labels
 
     def gold(self, examples: Sequence[Example]) -> Objects:
         answers = [tuple(text for text, _ in example.answers or ()) for example in examples]
-        return objects([*map(with_words, answers)] if self.may_refuse else answers)
+        return objects([*map(with_words, answers)] if self.has_unanswerable else answers)
 
-    def in_words(self, prediction: Any) -> str:
+    def format_prediction(self, prediction: Any) -> str:
         return str(prediction)
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example, Layout, Splits, Task
+from gpt1_ds.tasks.base import Layout, Task
+from gpt1_ds.tasks.example import Example, Splits
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_controls import tag_rules
 from gpt1_ds.tasks.token_metrics import Objects, entity_problem, objects
@@ -58,5 +59,5 @@ class Tagging(Task):
     def gold(self, examples: Sequence[Example]) -> Objects:
         return objects([example.tags for example in examples])
 
-    def in_words(self, prediction: Any) -> str:
+    def format_prediction(self, prediction: Any) -> str:
         return " ".join(prediction)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt1_ds.evaluation.token_scores import best_threshold, with_refusals
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import Span
 from gpt1_ds.tasks.token_metrics import objects, of_sums, parts
 from gpt1_ds.tasks.token_rows import Answered, encode_spans

@@ -14,7 +14,7 @@ from gpt1_ds.data.build import build
 from gpt1_ds.report.study_results import read_study_results, write_csv
 from gpt1_ds.sweep.finetuning_study import Comparison, FinetuningStudy, StudyTask
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, check_tasks, write_controls
-from gpt1_ds.tasks.base import hash_examples
+from gpt1_ds.tasks.example import hash_examples
 from gpt1_ds.tasks.reading import read_task
 from tests.helpers.finetuning_trials import FILE, planned
 from tests.helpers.tasks import DEV, ROWS

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from gpt1_ds.config.task import Kind
-from gpt1_ds.tasks.base import Example, Layout
+from gpt1_ds.tasks.base import Layout
 from gpt1_ds.tasks.controls import CONTROLS, COSINE, MAJORITY, OVERLAP, SECOND, STRONGEST, WORDS
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import KINDS, Sentences
 from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData

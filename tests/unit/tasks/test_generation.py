@@ -18,10 +18,10 @@ from gpt1_ds.config import ModelConfig, TaskConfig, load
 from gpt1_ds.config.task import DecodingConfig
 from gpt1_ds.data.tokenizers.base import most_beams
 from gpt1_ds.objectives.source_target import SourceToTarget, Texts
-from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.comparison import estimate
 from gpt1_ds.tasks.encoding import fitted
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import Generation
 from gpt1_ds.tasks.metrics import control_scores, measure, score_examples
 from gpt1_ds.tasks.reading import read_task

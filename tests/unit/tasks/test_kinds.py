@@ -10,7 +10,8 @@ import pytest
 
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import Kind
-from gpt1_ds.tasks.base import NO_LABEL, Example, Task
+from gpt1_ds.tasks.base import NO_LABEL, Task
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import (
     KINDS,
     Choice,
@@ -78,12 +79,12 @@ def test_what_the_head_says_becomes_a_prediction_and_a_word() -> None:
     scores_NK = np.array([[0.0, 5.0, 1.0], [3.0, 0.0, 0.0]], dtype=np.float32)
     for task in (TASKS[0], TASKS[3]):
         assert task.predictions(scores_NK).tolist() == [1, 0]
-        assert [task.in_words(one) for one in task.predictions(scores_NK).tolist()] == ["yes", "no"]
+        assert [task.format_prediction(one) for one in task.predictions(scores_NK).tolist()] == ["yes", "no"]
     sure = np.full((2, 6), -50, dtype=np.float32)
     sure[[0, 1], [0, 5]] = 50
     np.testing.assert_allclose(TASKS[2].predictions(sure), [1.0, 3.0])
-    assert [TASKS[2].in_words(score) for score in (0.5, 2.34567)] == ["1.000", "2.346"]
-    cosine = TASKS[4].judged
+    assert [TASKS[2].format_prediction(score) for score in (0.5, 2.34567)] == ["1.000", "2.346"]
+    cosine = TASKS[4].evaluation_task
     assert (cosine.name, cosine.has_scores, cosine.outputs) == ("sts", True, 1)
     assert cosine.predictions(scores_NK).tolist() == [0.0, 3.0]
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from gpt1_ds.tasks import intervals
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.probe_scores import above_control, best_threshold, score_probe, shown_score, with_control
 from gpt1_ds.tasks.questions import Question
 from gpt1_ds.tasks.zeroshot import Probe

@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.probe_scores import score_probe
 from gpt1_ds.tasks.questions import (
     Frame,

@@ -48,7 +48,7 @@ def test_every_text_is_a_sequence_of_its_own(loss: str, rows: list[str], tmp_pat
     encoded = encode(data.task, data.splits["train"][:1], tokenizer, 512)
     borders = encoded.offsets.tolist()
     assert [tokenizer.decode(encoded.tokens[a:b]) for a, b in pairwise(borders)] == rows
-    judged = encode(data.task.judged, data.splits["dev"], tokenizer, 512)
+    judged = encode(data.task.evaluation_task, data.splits["dev"], tokenizer, 512)
     assert judged.targets is not None
     assert (judged.sequences, judged.targets.tolist()) == (2, [[1.0], [pytest.approx(0.2)]])
 

@@ -10,9 +10,10 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import Kind
-from gpt1_ds.tasks.base import Example, Layout, Task
+from gpt1_ds.tasks.base import Layout, Task
 from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, TrainBatches, batches_by_length, build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import KINDS
 from gpt1_ds.tasks.kinds.regression import read_out, soft_targets
 from tests.helpers.words import WordTokenizer

@@ -11,8 +11,9 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.task import Kind
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.encoding import Encoded, encode
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import KINDS, Classification
 from gpt1_ds.tasks.metrics import check_libraries, measure, read_submission, score, submission_name, write_submission
 from gpt1_ds.tasks.registry import SPECS
@@ -184,7 +185,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ids = ["a\u2028b", "a\x85b", "a\x0bb", "a\x0cb", "a\x1cb", "plain"]
     numbers = np.array([0, 1, 0, 1, 0, 1])
     path = write_submission(task(), made([None] * 6, ids=ids).ids, numbers, tmp_path)
-    assert read_submission(path) == dict(zip(ids, map(task().in_words, numbers.tolist()), strict=True))
+    assert read_submission(path) == dict(zip(ids, map(task().format_prediction, numbers.tolist()), strict=True))
 
 
 def test_a_submission_holds_an_id_once(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks import text
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.encoding import fitted
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import Regression, from_values
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.reading import read_task, task_of_spec

@@ -35,7 +35,7 @@ def test_squad_files(tmp_path: Path) -> None:
     train = squad(asked("a", ("Anna", 2)), asked("b", is_impossible=True, plausible_answers=[]))
     data = read(tmp_path, "task.name=squad2", train_json=train, dev_json=squad(asked("c", ("Bob", 11), ("Bob.", 11))))
     assert isinstance(data.task, Span)
-    assert data.task.may_refuse
+    assert data.task.has_unanswerable
     first, second = data.splits["train"]
     assert first.texts == ("who a?", CONTEXT)  # as it is written: places count from its first letter
     assert (first.answers, second.answers) == ((("Anna", 2),), ())
@@ -74,7 +74,7 @@ def test_questions_of_tables_without_an_answer(row: dict[str, object], tmp_path:
     data = read(tmp_path, *SPANS, train_jsonl=lines, dev_jsonl=lines)
     assert [one.answers for one in data.splits["train"]] == [(("Bob", 11),), ()]
     assert isinstance(data.task, Span)
-    assert data.task.may_refuse
+    assert data.task.has_unanswerable
 
 
 def test_a_cell_says_that_there_is_no_answer(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.comparison import estimate
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import Span, Tagging
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.token_metrics import entities, entity_problem, loose, objects, of_sums, parts

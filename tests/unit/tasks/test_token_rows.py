@@ -11,8 +11,8 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.imports import import_wordpiece
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.batches import build_batch
+from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import Span, Tagging
 from gpt1_ds.tasks.token_rows import SpanRows, TagRows, encode_spans, encode_tags
 from tests.helpers.words import WordTokenizer
