@@ -10,8 +10,9 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.encoding import Encoded, encode
 from gpt1_ds.tasks.example import Example
+from gpt1_ds.tasks.span_rows import encode_spans
+from gpt1_ds.tasks.tag_rows import encode_tags
 from gpt1_ds.tasks.target_rows import encode_targets
-from gpt1_ds.tasks.token_rows import encode_spans, encode_tags
 
 
 def encode_examples(

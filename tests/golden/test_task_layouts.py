@@ -243,7 +243,7 @@ def test_every_preset_has_a_case() -> None:
         "record",
         "conll2003",
         "pos",
-    }  # tests/unit/tasks/test_token_rows.py, test_token_examples.py
+    }  # tests/unit/tasks/test_span_rows.py, test_tag_rows.py, test_token_examples.py
     texts = {"squad_text", "translation", "summarization"}  # tests/unit/tasks/test_generation.py
     assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | forms | tokens | texts
 

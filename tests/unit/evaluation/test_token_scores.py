@@ -10,8 +10,9 @@ import pytest
 from gpt1_ds.evaluation.token_scores import best_threshold, with_refusals
 from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.kinds import Span
+from gpt1_ds.tasks.span_rows import encode_spans
 from gpt1_ds.tasks.token_metrics import objects, of_sums, parts
-from gpt1_ds.tasks.token_rows import Answered, encode_spans
+from gpt1_ds.tasks.token_rows import Answered
 from tests.helpers.words import WordTokenizer
 
 TASK = Span("table", "pair", ("answer", "no answer"), ("exact_match",))
