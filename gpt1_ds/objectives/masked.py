@@ -56,8 +56,8 @@ class Masked:
 
     def predicted(self, length_B: Int64s) -> Int64s:
         """Tokens of rows of these lengths that are predicted; rows of length 0 only fill up a batch."""
-        lengths, at_B = np.unique(length_B, return_inverse=True)
-        return np.array([self.settings.predicted_tokens(int(length)) for length in lengths])[at_B]
+        lengths, index_B = np.unique(length_B, return_inverse=True)
+        return np.array([self.settings.predicted_tokens(int(length)) for length in lengths])[index_B]
 
     def counts(self, rows: TextRows, real: int, global_batch: int) -> tuple[int, int]:
         predicted = int(self.predicted(rows.lengths_G).sum())
@@ -68,9 +68,9 @@ class Masked:
         assert self.text is not None, "the caller has a tokenizer"
         draw_BS = draws(rows.number_B, rows.tokens_BS.shape[1], self.text.key)
         special_BS = rows.special_BS | np.isin(rows.tokens_BS, self.text.special_ids)  # windows have <eod> within
-        at_BM, is_predicted_BM = self._choose(replace(rows, special_BS=special_BS), draw_BS)
-        tokens_BS = self._replaced(rows.tokens_BS, draw_BS, at_BM, is_predicted_BM)
-        batch = self._host_batch(rows, tokens_BS, at_BM, is_predicted_BM)
+        position_BM, is_predicted_BM = self._choose(replace(rows, special_BS=special_BS), draw_BS)
+        tokens_BS = self._replaced(rows.tokens_BS, draw_BS, position_BM, is_predicted_BM)
+        batch = self._host_batch(rows, tokens_BS, position_BM, is_predicted_BM)
         if self.text.end is None:
             return batch
         return replace(batch, bounds=own_bounds(rows.tokens_BS, self.text.end, rows.special_BS))
@@ -81,19 +81,20 @@ class Masked:
         length_B, second_B = np.array([[tokens_BS.shape[1]], [(tokens_BS.shape[1] + 1) // 2]])
         row_B, special_BS = np.zeros(1, dtype=np.int64), np.zeros(tokens_BS.shape, dtype=np.bool_)
         rows = TextRows(tokens_BS, length_B, second_B, row_B, row_B, row_B, special_BS, length_B)
-        at_BM = np.arange(int(self.predicted(length_B)[0]))[None]
-        return self._host_batch(rows, tokens_BS, at_BM, np.ones_like(at_BM, dtype=np.bool_))
+        position_BM = np.arange(int(self.predicted(length_B)[0]))[None]
+        return self._host_batch(rows, tokens_BS, position_BM, np.ones_like(position_BM, dtype=np.bool_))
 
     def _host_batch(
-        self, rows: TextRows, tokens_BS: Int64s, at_BM: Int64s, is_predicted_BM: NDArray[np.bool_]
+        self, rows: TextRows, tokens_BS: Int64s, position_BM: Int64s, is_predicted_BM: NDArray[np.bool_]
     ) -> HostBatch:
-        parts = len(rows.lengths_G) / len(rows.row_B)  # micro-batches of the global batch: the loss is their mean
+        micro_batches = len(rows.lengths_G) / len(rows.row_B)  # of the global batch: its loss is the mean of theirs
         counted_BM = is_predicted_BM & (rows.row_B >= 0)[:, None]
-        count_B = is_predicted_BM.sum(1)  # fewer than asked for where the others of a row are special: they weigh more
-        each_B = self.predicted(rows.length_B) / np.maximum(1, count_B) * (parts / self.predicted(rows.lengths_G).sum())
-        weights_MB = np.ascontiguousarray((counted_BM * each_B[:, None]).T.astype(np.float32))
-        ids_MB = np.ascontiguousarray(np.take_along_axis(rows.tokens_BS, at_BM, 1).T)
-        labels = (np.ascontiguousarray(at_BM.T), ids_MB, weights_MB, *self._pairs(rows, parts))
+        count_B = is_predicted_BM.sum(1)  # less than is asked for where other tokens are special: each weighs more
+        scale_B = self.predicted(rows.length_B) / np.maximum(1, count_B)
+        weight_B = scale_B * (micro_batches / self.predicted(rows.lengths_G).sum())
+        weights_MB = np.ascontiguousarray((counted_BM * weight_B[:, None]).T.astype(np.float32))
+        ids_MB = np.ascontiguousarray(np.take_along_axis(rows.tokens_BS, position_BM, 1).T)
+        labels = (np.ascontiguousarray(position_BM.T), ids_MB, weights_MB, *self._pairs(rows, micro_batches))
         return HostBatch((np.ascontiguousarray(tokens_BS.T),), labels, (rows.length_B, rows.second_B))
 
     def _choose(self, rows: TextRows, draw_BS: UInt64s) -> tuple[Int64s, NDArray[np.bool_]]:
@@ -107,53 +108,54 @@ class Masked:
         chosen_BM = np.argsort(order_BS, axis=1, kind="stable")[:, : int(self.predicted(np.array([S]))[0])]
         count_B = np.minimum(count_B, (~rows.special_BS).sum(1))
         is_chosen_BM = np.arange(chosen_BM.shape[1]) < count_B[:, None]
-        at_BM = np.sort(np.where(is_chosen_BM, chosen_BM, S), axis=1)
-        return np.where(at_BM < S, at_BM, 0), at_BM < S
+        position_BM = np.sort(np.where(is_chosen_BM, chosen_BM, S), axis=1)
+        return np.where(position_BM < S, position_BM, 0), position_BM < S
 
     def _replaced(
-        self, tokens_BS: Int64s, draw_BS: UInt64s, at_BM: Int64s, is_predicted_BM: NDArray[np.bool_]
+        self, tokens_BS: Int64s, draw_BS: UInt64s, position_BM: Int64s, is_predicted_BM: NDArray[np.bool_]
     ) -> Int64s:
-        """The tokens that the model reads."""
+        """[B, S]: the tokens that the model reads; a predicted one becomes <mask> or a random one, or stays."""
         assert self.text is not None, "the caller has a tokenizer"
         text_ids = self.text.text_ids
-        draw_BM = np.take_along_axis(draw_BS, at_BM, 1)
+        draw_BM = np.take_along_axis(draw_BS, position_BM, 1)
         kind_BM = (mix(draw_BM ^ _KIND) >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
         random_BM = text_ids[(mix(draw_BM ^ _TOKEN) % np.uint64(len(text_ids))).astype(np.int64)]
-        own_BM = np.take_along_axis(tokens_BS, at_BM, 1)
+        own_BM = np.take_along_axis(tokens_BS, position_BM, 1)
         replace, random = self.settings.replace, self.settings.random
         new_BM = np.where(kind_BM < replace, self.text.mask_id, np.where(kind_BM < replace + random, random_BM, own_BM))
-        replaced_BS, (row, place) = tokens_BS.copy(), np.nonzero(is_predicted_BM)
-        replaced_BS[row, at_BM[row, place]] = new_BM[row, place]
+        replaced_BS, (row, number) = tokens_BS.copy(), np.nonzero(is_predicted_BM)
+        replaced_BS[row, position_BM[row, number]] = new_BM[row, number]
         return replaced_BS
 
-    def _pairs(self, rows: TextRows, parts: float) -> tuple[NDArray[np.int64] | NDArray[np.float32], ...]:
+    def _pairs(self, rows: TextRows, micro_batches: float) -> tuple[NDArray[np.int64] | NDArray[np.float32], ...]:
         """Labels of the next-sentence head; every real row of the global batch weighs the same."""
         if self.head is None:
             return ()
         B = len(rows.row_B)
         targets_B2 = np.eye(2, dtype=np.float32)[np.maximum(rows.follows_B, 0)]
-        weights_B = ((rows.row_B >= 0) * (parts / np.count_nonzero(rows.lengths_G))).astype(np.float32)
+        weights_B = ((rows.row_B >= 0) * (micro_batches / np.count_nonzero(rows.lengths_G))).astype(np.float32)
         return np.zeros(B, dtype=np.int64), targets_B2, weights_B
 
 
 def _word_order(rows: TextRows, order_BS: UInt64s, begins_V: NDArray[np.bool_], count_B: Int64s) -> UInt64s:
-    """Another order, in which the pieces of a word follow one another. A word that is longer than what is left to be
-    predicted comes after all that are not; if no other is left, it is cut.
+    """[B, S]: the order with the pieces of each word together; words have the order of their first pieces. A word that
+    is longer than what is left to be predicted comes after all that are not; if no other is left, it is cut.
     """
-    new_BS = order_BS.copy()
+    word_order_BS = order_BS.copy()
     for row, (tokens_S, special_S) in enumerate(zip(rows.tokens_BS, rows.special_BS, strict=True)):
-        at = np.flatnonzero(~special_S)
-        if not len(at):
+        positions = np.flatnonzero(~special_S)
+        if not len(positions):
             continue
-        begins = begins_V[tokens_S[at]] | (np.diff(at, prepend=at[0] - 2) > 1)  # also after a special token
-        words, left = np.split(at, np.flatnonzero(begins)[1:]), int(count_B[row])
-        fitting, others = [], []
+        follows_special = np.diff(positions, prepend=positions[0] - 2) > 1
+        begins = begins_V[tokens_S[positions]] | follows_special
+        words, left = np.split(positions, np.flatnonzero(begins)[1:]), int(count_B[row])
+        fitting, too_long = [], []
         for number in np.argsort([order_BS[row, word[0]] for word in words], kind="stable"):
             word = words[number]
             if len(word) <= left:
                 fitting.append(word)
                 left -= len(word)
             else:
-                others.append(word)
-        new_BS[row, np.concatenate([*fitting, *others])] = np.arange(len(at), dtype=np.uint64)
-    return new_BS
+                too_long.append(word)
+        word_order_BS[row, np.concatenate([*fitting, *too_long])] = np.arange(len(positions), dtype=np.uint64)
+    return word_order_BS
