@@ -144,7 +144,7 @@ def _ngrams_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _ngrams(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.verify import write_ngram_scores
+    from gpt1_ds.data.ngrams import write_ngram_scores
 
     for score in write_ngram_scores(options.folder, options.orders):
         print(
