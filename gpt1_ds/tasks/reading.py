@@ -1,4 +1,4 @@
-"""From a `task` section to the examples of every split; labelled pairs become what a loss of sentence vectors reads."""
+"""From a `task` section to the examples of every split."""
 
 from __future__ import annotations
 
@@ -17,65 +17,13 @@ from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
 from gpt1_ds.tasks.example import Example, Examples
 from gpt1_ds.tasks.formats import Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
-from gpt1_ds.tasks.kinds import Classification, Regression, Sentences, Span, Tagging
-from gpt1_ds.tasks.registry import SPECS, Spec, find_spec
+from gpt1_ds.tasks.kinds import Sentences, Span, Tagging
+from gpt1_ds.tasks.registry import Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, column_naming
+from gpt1_ds.tasks.sentence_pairs import check_pairs, examples_for_loss, without_scored_texts
 from gpt1_ds.tasks.text import in_text
 from gpt1_ds.tasks.token_examples import row_reader
 from gpt1_ds.tasks.token_metrics import loose
-
-ENTAILED, CONTRADICTED = "entailment", "contradiction"
-
-
-def check_pairs(config: TaskConfig) -> None:
-    """Raise ConfigError unless the task's rows are what the loss of sentence vectors reads."""
-    wanted, what = (Regression, "a score") if config.loss == "cosine" else (Classification, "a label")
-    known = [one.name for one in SPECS.values() if one.task is wanted and one.text2]
-    if config.name not in (*known, TABLE):
-        raise ConfigError(
-            f"task.name={config.name}: task.loss={config.loss} reads two texts and {what}; use {', '.join(known)}"
-        )
-
-
-def shaped(config: TaskConfig, labels: Sequence[str], pairs: Sequence[Example]) -> tuple[Example, ...]:
-    """Training examples: of triplet a text, one that it entails and one that contradicts it; of ranking the entailed
-    pairs; of other losses the pairs. Raises DataError where there is none.
-    """
-    wanted = {"triplet": (ENTAILED, CONTRADICTED), "ranking": (ENTAILED,)}.get(config.loss, ())
-    for label in wanted:
-        if label not in labels:
-            raise DataError(
-                f"{config.path}: task.loss={config.loss} needs the label {label}; there are {', '.join(labels)}"
-            )
-    found = tuple(pairs)
-    if config.loss == "triplet":
-        found = tuple(_triplets(pairs))
-    elif config.loss == "ranking":
-        found = tuple(pair for pair in pairs if pair.label == ENTAILED)
-    if not found:
-        raise DataError(f"{config.path}: no pair is left for task.loss={config.loss}; use more text, or another loss")
-    return found
-
-
-def _triplets(pairs: Sequence[Example]) -> Iterator[Example]:
-    """Yields for each first text the k-th text that it entails with the k-th that contradicts it, in the order of the
-    file.
-    """
-    of: dict[str, dict[str, list[Example]]] = {}
-    for pair in pairs:
-        if pair.label in (ENTAILED, CONTRADICTED):
-            of.setdefault(pair.texts[0], {ENTAILED: [], CONTRADICTED: []})[str(pair.label)].append(pair)
-    for known in of.values():
-        for near, far in zip(known[ENTAILED], known[CONTRADICTED], strict=False):
-            yield replace(near, texts=(*near.texts, far.texts[1]))
-
-
-def without(pairs: Sequence[Example], judged: Sequence[Example]) -> tuple[tuple[Example, ...], int]:
-    """(the pairs that share no text with those by which vectors are judged, how many others there were)."""
-    texts = {text.lower() for example in judged for text in example.texts}
-    kept = tuple(pair for pair in pairs if not texts & {text.lower() for text in pair.texts})
-    return kept, len(pairs) - len(kept)
-
 
 SCORES = (0.0, 5.0)  # of STS-B's pairs
 
@@ -145,10 +93,10 @@ def _read_sentences(config: TaskConfig) -> TaskData:
     )
     if config.sts:
         scored = [example for split, rows in splits.items() if split != "train" for example in rows]
-        splits["train"], shared = without(splits["train"], scored)
+        splits["train"], shared = without_scored_texts(splits["train"], scored)
         if shared:
             notes.append(f"{config.name} train: {shared} pairs share a text with those of task.sts and are left out")
-    splits["train"] = capped(shaped(config, labels, splits["train"]), config.train_examples)
+    splits["train"] = capped(examples_for_loss(config, labels, splits["train"]), config.train_examples)
     splits = _thinned(config, splits, notes)
     _check_names(config, task, splits)
     notes += [f"{config.name}: {doubt}" for doubt in task.doubts_about_kind(splits["train"]) if config.name == TABLE]
@@ -160,11 +108,11 @@ def _read_mixture(config: TaskConfig) -> TaskData:
     splits: dict[str, list[Example]] = {}
     notes: list[str] = []
     for part in config.mixture:
-        told = config.part(part)
-        data = read_task(told)
+        settings = config.part(part)
+        data = read_task(settings)
         if data.task.reads_tokens or data.task.loss is not None:
             raise ConfigError(f"task.mixture: {part.shown} is of kind {data.task.kind}, which is not learned in text")
-        task = in_text(data.task.with_settings(told))
+        task = in_text(data.task.with_settings(settings))
         if part.name == TABLE:  # which says nothing of what is asked
             task = replace(task, name=part.shown)
         for split, rows in data.splits.items():
