@@ -9,10 +9,10 @@ LAUNCHERS = {"RANK", "SLURM_PROCID"}  # variables of a process that torchrun or 
 
 
 def _use_utf8() -> None:
-    """Starts again in Python's UTF-8 mode, the default from 3.15 on, where the locale has another encoding: files and
-    what is written are UTF-8 here, and libraries read theirs so, too.
+    """Starts again in Python's UTF-8 mode, the default from 3.15 on, where the locale or PYTHONIOENCODING asks for
+    another encoding: files and what is written are UTF-8 here, and libraries read theirs so, too.
     """
-    if sys.getfilesystemencoding() != "utf-8":
+    if os.environ.pop("PYTHONIOENCODING", "") or sys.getfilesystemencoding() != "utf-8":
         os.environ["PYTHONUTF8"] = "1"  # for the programs that this one starts
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 

@@ -198,11 +198,15 @@ def test_torchrun_starts_it_too(tiny_data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "run" / "DONE").exists()
 
 
-@pytest.mark.parametrize("isolated", [[], ["-I"]])
-def test_a_locale_of_another_encoding_changes_nothing(isolated: list[str]) -> None:
+LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize(
+    ("isolated", "variables"), [([], LOCALE), (["-I"], LOCALE), ([], {"PYTHONIOENCODING": "ascii"})]
+)
+def test_a_locale_of_another_encoding_changes_nothing(isolated: list[str], variables: dict[str, str]) -> None:
     """-I ignores the variables of Python, and the program's own."""
     name = "checkpoints-and-huggingface"
-    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     run = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpt1_ds.__main__ import main; sys.exit(main())"
     command = [sys.executable, *isolated, *(["-X", "utf8=0"] if isolated else []), "-c", run, "guide", name]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True)
