@@ -5,11 +5,14 @@ self-proof on the GPUs of this host.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import platform
 import shutil
 import signal
 import socket
+import subprocess
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
-from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError
-from gpt1_ds.common.files import explain, this_node
+from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError, one_line
+from gpt1_ds.common.files import explain, scratch_folder, this_node
 from gpt1_ds.common.versions import installed
 from gpt1_ds.diagnostics.report import Ledger, Record, Report, read_report, report_name, verdict
 from gpt1_ds.launcher import libraries
@@ -298,11 +301,20 @@ def _backends() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    if found:
-        yield "ok", f"C++ compiler {found}: train.compile=on is possible"
-    else:
-        yield "note", "no C++ compiler: train.compile stays off, everything else works"
+    """Compiles and loads what needs a compiler, the headers of Python and a place where something may be executed."""
+    compiler = os.environ.get("CXX", "g++")
+    with scratch_folder() as folder:
+        source, library = Path(folder, "probe.cpp"), Path(folder, "probe.so")
+        source.write_text("#include <Python.h>\n", encoding="utf-8")
+        command = [compiler, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", str(source), "-o", str(library)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            ctypes.CDLL(str(library))
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = one_line(getattr(error, "stderr", error))
+            yield "note", f"C++ compiler {compiler}: train.compile=on is not possible ({said}); everything else works"
+        else:
+            yield "ok", f"C++ compiler {shutil.which(compiler)}: train.compile=on is possible"
 
 
 def _collective() -> Iterator[Finding]:

@@ -205,6 +205,8 @@ def server() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     network.folder()  # in which it listens
+    if kept := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):  # importing torch makes it; nobody sees the server's errors
+        Path(kept).mkdir(parents=True, exist_ok=True)
     if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
         for start in (multiprocessing.resource_tracker.ensure_running, multiprocessing.forkserver.ensure_running):
             with stop_signals.kept_for_later():  # apart, because the tracker unblocks some of them at its end

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from gpt1_ds.architecture.architecture import Architecture, architecture
 from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND, UNTIL
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, UserError, one_line
+from gpt1_ds.common.files import explain
+from gpt1_ds.common.log import LOGGER
 from gpt1_ds.config import Config
 from gpt1_ds.config.policy import is_compiled
 from gpt1_ds.model import names
@@ -87,6 +90,28 @@ def compile_blocks(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, compiled):
             module.compile()
+
+
+@contextlib.contextmanager
+def naming_compilation() -> Iterator[None]:
+    """Raises UserError where torch could not compile in this block: no compiler, no place for what it makes."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause: Exception | None = getattr(error, "inner_exception", None)  # torch's BackendCompilerFailed has one
+        if cause is None:
+            raise
+        LOGGER.debug("torch's compiler failed", exc_info=True)
+        said = one_line(getattr(cause, "output", cause), 500)  # of a C++ compiler; before it stands a long command
+        if isinstance(cause, OSError):
+            from torch._inductor.runtime.cache_dir_utils import (
+                cache_dir,
+            )  # the compiler, which is slow to load, is there
+
+            cause.filename = cause.filename or cache_dir()
+            if told := explain(cause):
+                raise told from error
+        raise UserError(f"train.compile: torch cannot compile here ({said}); use train.compile=off") from error
 
 
 class DenseModel(nn.Module):

@@ -24,7 +24,7 @@ from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.model import products
-from gpt1_ds.model.build import compiles
+from gpt1_ds.model.build import compiles, naming_compilation
 from gpt1_ds.monitoring import stragglers
 from gpt1_ds.monitoring.profiler import Profile, window_note
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
@@ -59,6 +59,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         distributed_session(config) as groups,
         locked_run_dir(run_dir, config, groups),
         HangWatchdog(run_dir, groups, config.guard) as watchdog,
+        naming_compilation(),
     ):
         config = with_common_micro_batch(config, groups)
         mirror = None

@@ -21,7 +21,7 @@ from gpt1_ds.model import proof
 
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    for slow in ("_backends", "_collective"):
+    for slow in ("_backends", "_compiler", "_collective"):
         monkeypatch.setattr(doctor, slow, lambda: iter(()))
     assert doctor.report() == 0
     return capsys.readouterr().out
@@ -46,6 +46,13 @@ def test_threads_on_cores_that_others_use(capsys: pytest.CaptureFixture[str], mo
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert "other programs" not in said(capsys, patch)
+
+
+def test_a_compiler_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    ((level, text),) = doctor._compiler()
+    assert level == "note"
+    assert text.startswith("C++ compiler false: train.compile=on is not possible (")
 
 
 def test_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
