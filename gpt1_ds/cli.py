@@ -105,6 +105,7 @@ def _safe_path() -> Iterator[None]:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
+    code = 0
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         UserError.raise_all(_unwritable(arguments))
@@ -117,6 +118,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         if code == EXIT_CONTINUE and arguments[0] != "slurm":  # the steps of a job, which continues by itself
             with contextlib.suppress(BrokenPipeError):  # of `| tee`, which Ctrl-C ends while the run saves
                 say(f"to continue: {_command_line(arguments)}")
+        sys.stdout.flush()  # while what goes wrong can be told
         return code
     except LaunchError as error:
         return _explain(error, error.code if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)
@@ -130,17 +132,27 @@ def _main(arguments: Sequence[str] | None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends now: pressing again changes nothing
         return _explain(UserError(": ".join(["interrupted", *map(str, interrupt.args)])), EXIT_INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILURE
+        _drop_output()
+        return code or EXIT_FAILURE
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            error.filename = error.filename or "standard output"
+            _drop_output()
         explained = explain(error)
         if explained is None:
             raise
-        return _explain(explained, explained.code)
+        return _explain(explained, code or explained.code)
     except (MemoryError, RuntimeError) as error:
         if (short := memory.shortage(error)) is None:
             raise
         return _explain(TrainingError(short), EXIT_FAILURE)
+
+
+def _drop_output() -> None:
+    """What standard output has not taken leads nowhere: Python would write it once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unwritable(arguments: Sequence[str]) -> Iterator[str]:

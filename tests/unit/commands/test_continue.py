@@ -1,4 +1,4 @@
-"""The line that says how a run that was stopped continues."""
+"""The line that says how a run that was stopped continues, and what becomes of output that nobody takes."""
 
 from __future__ import annotations
 
@@ -70,3 +70,25 @@ def test_a_job_that_another_one_continues_tells_nobody_to_type_its_steps(
 ) -> None:
     assert ended(75, monkeypatch, ["slurm", "end", "runs/a", "--job", "7", "--status", "0"]) == 75
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 2), (75, 75)])
+def test_output_that_is_not_taken_is_told(
+    code: int, told: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When Python ends it would be a traceback, and exit code 120."""
+    with open("/dev/full", "w") as full:
+        full.write("what a command prints\n")
+        monkeypatch.setattr(sys, "stdout", full)
+        assert ended(code, monkeypatch) == told
+    assert capsys.readouterr().err.endswith("gpt1-ds: standard output: no space left on the device; free some\n")
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 1), (75, 75)])
+def test_output_whose_reader_is_gone_is_dropped(code: int, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        pipe.write("what a command prints\n")
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert ended(code, monkeypatch) == told
