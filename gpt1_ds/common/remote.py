@@ -27,6 +27,14 @@ def without_secrets(address: str) -> str:
     return _SECRET.sub("", address) if "://" in address else address
 
 
+def _said(problem: Exception, address: str) -> str:
+    """What a library says of an address, without its secrets: some repeat a part of it."""
+    said = without_secrets(str(problem))
+    for secret in _SECRET.findall(address):
+        said = said.replace(secret, "")
+    return one_line(said)
+
+
 def file_system(address: str, **options: Any) -> tuple[Any, str]:
     """(fsspec's file system, the place in it) of an address. Call it inside `reached`."""
     import fsspec
@@ -66,7 +74,7 @@ def reached(address: str, access: Literal["read", "write"] = "read") -> Iterator
     except UserError:
         raise
     except (ImportError, ValueError) as problem:  # its library is not installed; an unknown protocol
-        raise DataError(f"{shown}: {one_line(without_secrets(str(problem)))}") from None
+        raise DataError(f"{shown}: {_said(problem, address)}") from None
     except FileNotFoundError:
         raise DataError(f"{shown}: no such file; look at the address") from None
     except PermissionError:
@@ -75,7 +83,7 @@ def reached(address: str, access: Literal["read", "write"] = "read") -> Iterator
         # clients have classes of their own that are no OSError: botocore's of a server that is away, for one
         if not isinstance(problem, OSError) and type(problem).__module__.partition(".")[0] in _OURS:
             raise
-        why = one_line(without_secrets(str(problem)))
+        why = _said(problem, address)
         if "Credential" in type(problem).__name__:
             way_out = "set those of your store, like AWS_ACCESS_KEY_ID, or its profile"
             raise DataError(f"{shown}: {why}; {way_out}") from None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gpt1_ds.common.remote import without_secrets
 from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.config.evaluations import EvaluationConfig, evaluation_problems
 from gpt1_ds.config.model import ModelConfig
@@ -79,6 +80,9 @@ class DataConfig:
             yield "data.path is empty; name a folder made by `gpt1-ds data build`"
         whole = sum(source.weight for source in self.path)
         for source in self.path:
+            if "://" in source.path:
+                told = f"data.path={without_secrets(source.path)} is an address"
+                yield f"{told}; name a folder: `gpt1-ds data build --input ADDRESS` makes one"
             which = f"data.path: weight={source.weight} of {source.path}"
             if not 0 < source.weight < math.inf:
                 yield f"{which} must be a finite number above 0; or leave the source out"

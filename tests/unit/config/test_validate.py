@@ -22,6 +22,7 @@ REFUSED = [
         ["data.path=[{path: a, weight: 3000000}, b]"],
         "data.path: weight=1.0 of b is less than a millionth of all weights: a run may never read it",
     ),
+    (["data.path=s3://bucket/x"], "data.path=s3://bucket/x is an address; name a folder: `gpt1-ds data build --input"),
     (["train.steps=0"], "train.steps=0 must be above 0"),
     (["schedule.kind=wsd", "schedule.warmup_fraction=0.9"], r"schedule.decay_fraction=0.2 are more than the whole run"),
     (
