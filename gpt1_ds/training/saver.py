@@ -13,7 +13,7 @@ from gpt1_ds.checkpoint import folders
 from gpt1_ds.checkpoint.manager import CheckpointManager, Contents
 from gpt1_ds.checkpoint.replicas import Replicas
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import TrainingError, UnsavedError
+from gpt1_ds.common.errors import TrainingError, UnsavedError, UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_carried_yaml, to_yaml
@@ -88,7 +88,11 @@ class Saver:
     def save_best(self, state: TrainingState) -> bool:
         """Save a state that is the best so far, and name it so. False where the disk did not take it."""
         self.save(state, background=False, again=True)  # one of this step that is there does not know that it is best
-        return self.groups.on_rank_0(lambda: self._name_best(state))
+        try:
+            return self.groups.on_rank_0(lambda: self._name_best(state))
+        except UserError as error:  # a run outlives it, as it does a failed save
+            log.say(f"checkpoint of step {state.step} was not named the best: {error}")
+            return False
 
     def compare_replicas(self, step: int) -> None:
         """Raise TrainingError, after an event, when ranks differ in what they hold in common."""

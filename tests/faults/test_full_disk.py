@@ -82,6 +82,18 @@ def test_training_continues_and_saves_again_when_there_is_space(
     assert kinds[-1] == "stopped"
 
 
+def test_a_best_that_cannot_be_named_stops_no_run(tiny_data: Path, tmp_path: Path) -> None:
+    """As where its checkpoint took the last space: what lies in the way of the small file here refuses it, too."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=4", "train.eval_every=2"]
+    words += ["checkpoint.best=eval.loss", "checkpoint.every=0"]
+    run_dir = runs.folder(words)
+    run_dir.best.mkdir(parents=True)
+    assert runs.pretrain(words, 1) == 0
+    assert [folder.name for folder in steps_in(run_dir.checkpoints)] == ["step-00000002", "step-00000004"]
+    said = run_dir.rank_log(0).read_text()
+    assert f"checkpoint of step 2 was not named the best: {run_dir.best}: a folder, not a file" in said
+
+
 def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(small_disk) -> None:  # type: ignore[no-untyped-def]
     """Its beginning fits into the file's last page, and its rest would when the beginning is taken back."""
     disk = small_disk("1m")
