@@ -22,10 +22,10 @@ def listen(handler: Handler | int) -> dict[int, Any]:
 
 
 def say_termination() -> None:
-    """A SIGTERM or SIGHUP that ends this program is said from now on, where standard error leads now: libraries load
-    without.
+    """A SIGTERM, SIGUSR1 or SIGHUP that ends this program is said from now on, where standard error leads now:
+    libraries load without.
     """
-    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    ending = [number for number in NUMBERS if signal.getsignal(number) == signal.SIG_DFL]  # SIGINT raises an exception
     if not ending:
         return
     with contextlib.suppress(OSError):  # it is closed

@@ -81,7 +81,7 @@ with scratch_folder("."), published_folder(Path("folder")) as folder, replacing(
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_that_ends_the_program_leaves_nothing_unfinished(number: signal.Signals, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", ENDED, str(int(number))]
