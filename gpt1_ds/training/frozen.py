@@ -89,6 +89,8 @@ def linear_scores(data: TaskData, vectors: dict[str, Float32s]) -> Iterator[Line
 
 
 def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
+    for note in data.notes:
+        log.say(note)
     entries: list[Entry] = []
     for one in linear_scores(data, vectors):
         split, metrics = one.split, one.metrics

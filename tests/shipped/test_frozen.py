@@ -53,6 +53,13 @@ def test_one_rank_and_two_say_the_same(folder: Path) -> None:
     assert len((folder / "runs/one/predictions/table-dev.tsv").read_text().splitlines()) == 1 + 2 * len(PAIRS)
 
 
+def test_what_was_held_out_is_said(folder: Path) -> None:
+    (folder / "dev.csv").unlink()
+    config = finetune_config(["finetune/table"], [*arguments(folder, "held"), "task.dev_fraction=0.3"])
+    assert launch.start("gpt1_ds.training.finetuning:finetune", (config,), 1) == 0
+    assert "of train are held out as dev" in (folder / "runs/held/logs/rank-0.log").read_text()
+
+
 def test_features_are_those_of_a_plain_model(folder: Path) -> None:
     embedder = Embedder(load_checkpoint(folder / "model"))
     texts = sorted({text for a, b, _ in PAIRS for text in (a, b)})
