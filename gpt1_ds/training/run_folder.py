@@ -17,7 +17,7 @@ from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.training import claim
 from gpt1_ds.training.configuration import resolved
-from gpt1_ds.training.mirror import Copies, place_of
+from gpt1_ds.training.copies import Copies, place_of
 
 
 @contextlib.contextmanager

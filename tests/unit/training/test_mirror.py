@@ -23,6 +23,7 @@ from gpt1_ds.config.sections import CheckpointConfig
 from gpt1_ds.launcher import launch
 from gpt1_ds.training import mirror
 from gpt1_ds.training.checks import Start
+from gpt1_ds.training.copies import Copies, place_of
 from tools import runs
 
 
@@ -87,7 +88,7 @@ def test_a_run_stops_copying_where_another_has_claimed_its_place(
     """Both began while the store had no checkpoint, which would tell the second one; the copies of both would mix."""
     shutil.copytree(run.path, tmp_path / "run")
     own, there = RunDir(tmp_path / "run"), tmp_path / "store" / "run"
-    copies = mirror.Copies(Store(f"file://{there}"), own, CheckpointConfig())
+    copies = Copies(Store(f"file://{there}"), own, CheckpointConfig())
     copies.claim()
     (there / own.config.name).write_text(own.config.read_text().replace("lr: ", "lr: 1"))
     copies._copy_all(steps_in(own.checkpoints))
@@ -138,7 +139,7 @@ def test_damaged_copies_alone_are_not_buried(run: RunDir, tiny_data: Path, tmp_p
     with pytest.raises(UserError, match=r"holds damaged checkpoints alone; .* delete what is there, or choose another"):
         runs.pretrain(overrides, 1)
     assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
-    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", run.path.name), run, CheckpointConfig())
+    copies = Copies(place_of(f"file://{tmp_path}/store", run.path.name), run, CheckpointConfig())
     copies.bring_newest()
 
 
@@ -336,7 +337,7 @@ def test_without_a_whole_copy_a_damaged_checkpoint_stays_as_it_is(
     mirror.copy_run(run.path, f"file://{tmp_path}/store")
     hurt = RunDir(tmp_path / run.path.name)
     shutil.copytree(run.path, hurt.path)
-    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), hurt, CheckpointConfig())
+    copies = Copies(place_of(f"file://{tmp_path}/store", "run"), hurt, CheckpointConfig())
     flip(hurt.checkpoint(6))
     flip(tmp_path / "store" / "run" / "checkpoints" / "step-00000006")
     before = sorted(hurt.path.rglob("*"))
@@ -352,10 +353,10 @@ def test_a_lost_mount_is_not_filled(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Copies went to the disk under it, where nobody sees them once it is mounted again."""
-    monkeypatch.setattr(mirror, "PAUSE", 0.0)
+    monkeypatch.setattr("gpt1_ds.training.copies.PAUSE", 0.0)
     own, mount = RunDir(tmp_path / "run"), tmp_path / "mount"
     shutil.copytree(run.path, own.path)
-    copies = mirror.Copies(mirror.place_of(f"file://{mount}/store", "run"), own, CheckpointConfig(keep=9))
+    copies = Copies(place_of(f"file://{mount}/store", "run"), own, CheckpointConfig(keep=9))
     copies.claim()
     mount.rename(tmp_path / "away")
     mount.mkdir()
@@ -385,7 +386,7 @@ def test_records_that_are_lost_beside_whole_checkpoints_come_back(run: RunDir, t
     copy.metrics.unlink()
     copy.events.write_bytes(whole[copy.events][:100])
     copy.environment.write_text("{}")
-    mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", run.path.name), copy, CheckpointConfig()).bring_newest()
+    Copies(place_of(f"file://{tmp_path}/store", run.path.name), copy, CheckpointConfig()).bring_newest()
     assert {path: path.read_bytes() for path in whole} == whole
     assert copy.environment.read_text() == "{}", "each start writes a new one"
 
@@ -415,7 +416,7 @@ def test_the_best_checkpoint_comes_back_too(run: RunDir, tmp_path: Path, capsys:
     shutil.copytree(run.path, lost.path)
     best = lost.checkpoint(2)
     name_best(lost, 6, 2)
-    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), lost, CheckpointConfig(keep=9))
+    copies = Copies(place_of(f"file://{tmp_path}/store", "run"), lost, CheckpointConfig(keep=9))
     copies.copy_once()
     (shard,) = best.glob("state/*.safetensors")
     content = shard.read_bytes()
@@ -437,13 +438,13 @@ def test_an_older_folder_does_not_say_which_checkpoint_is_best(run: RunDir, tmp_
     newer, older = RunDir(tmp_path / "newer"), RunDir(tmp_path / "older")
     for one in (newer, older):
         shutil.copytree(run.path, one.path)
-    place, settings = mirror.place_of(f"file://{tmp_path}/store", "run"), CheckpointConfig(keep=1)
+    place, settings = place_of(f"file://{tmp_path}/store", "run"), CheckpointConfig(keep=1)
     name_best(newer, 6, 4)
-    mirror.Copies(place, newer, settings).copy_once()
+    Copies(place, newer, settings).copy_once()
     for step in (4, 6):
         shutil.rmtree(older.checkpoint(step))
     name_best(older, 2, 2)
-    copies, whole = mirror.Copies(place, older, settings), ["step-00000004", "step-00000006"]
+    copies, whole = Copies(place, older, settings), ["step-00000004", "step-00000006"]
     copies.bring_newest()
     copies.copy_once()
     assert store.whole(place.names()) == whole
@@ -461,7 +462,7 @@ def test_a_newest_checkpoint_without_a_best_one_ends_an_older_one(run: RunDir, t
     shutil.copytree(run.path, older.path)
     shutil.rmtree(older.checkpoint(6))
     name_best(older, 4, 2)
-    mirror.Copies(Store(f"file://{place(run)}"), older, CheckpointConfig()).bring_newest()
+    Copies(Store(f"file://{place(run)}"), older, CheckpointConfig()).bring_newest()
     assert older.checkpoint(6).is_dir()
     assert not older.best.exists()
 
@@ -471,7 +472,7 @@ def test_a_store_without_a_checkpoint_is_nobodys(run: RunDir, tiny_data: Path, t
     there = tmp_path / "store" / "run"
     there.mkdir(parents=True)
     (there / "config.yaml").write_text(run.config.read_text().replace("seed: 1", "seed: 7"))
-    copies = mirror.Copies(mirror.place_of(f"file://{tmp_path}/store", "run"), run, CheckpointConfig())
+    copies = Copies(place_of(f"file://{tmp_path}/store", "run"), run, CheckpointConfig())
     copies.check(load_recorded(run.config))
     copies.refuse()
     copies.copy_once()
