@@ -240,7 +240,7 @@ def check_choice(ranks: int, here: machine.Machine, rounds: int = 3) -> tuple[fl
     times: dict[str, list[float]] = {}
     for _ in range(rounds):  # interleaved, so that a slow minute hits all of them
         for name, one in rivals.items():
-            seconds = step_seconds(measured([*CHOICE, *one.words()], ranks, 6, keep=True))
+            seconds = step_seconds(measured([*CHOICE, *one.overrides()], ranks, 6, keep=True))
             times.setdefault(name, []).append(seconds)
     medians = {name: statistics.median(some) for name, some in times.items()}
     first, best = str(ranked[0]), min(medians, key=lambda name: medians[name])

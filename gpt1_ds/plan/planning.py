@@ -76,9 +76,9 @@ class Planning:
             print(f"the best, {best}:")
             self._print(best.config)
             started = [f"--nproc {self.world}"] if self.machine.device == "cpu" else []
-            print("use it: " + " ".join([*best.words(), *started]))
+            print("use it: " + " ".join([*best.overrides(), *started]))
             if self.machine.device == "cuda":
-                print("ask SLURM for it: " + " ".join(report.request_words(self.world, self.machine)))
+                print("ask SLURM for it: " + " ".join(report.request_overrides(self.world, self.machine)))
         if out:
             write_atomic(Path(out), report.layout_yaml(best, self.machine))
         return 0
@@ -128,9 +128,9 @@ class Planning:
         ranked = [
             report.as_json(one.config, [one.memory], one.cost, self.world) for one in found.ranked[: report.SHOWN]
         ]
-        best = {**self._numbers(found.ranked[0].config), "words": found.ranked[0].words()} if found.ranked else None
+        best = {**self._numbers(found.ranked[0].config), "words": found.ranked[0].overrides()} if found.ranked else None
         counts = {"legal": len(found.ranked), "too_large": len(found.too_large), "refused": found.refused}
-        request = report.request_words(self.world, self.machine) if self.machine.device == "cuda" else []
+        request = report.request_overrides(self.world, self.machine) if self.machine.device == "cuda" else []
         return {"best": best, "ranked": ranked, "losers": list(found.losers()), **counts, "slurm": request}
 
 

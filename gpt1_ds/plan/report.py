@@ -187,7 +187,7 @@ def search_lines(found: Found) -> Iterator[str]:
         yield f"  nothing fits; least: {least}: {byte_size(least.memory.peak)} at the {least.memory.peak_at}"
 
 
-def request_words(world: int, machine: Machine) -> list[str]:
+def request_overrides(world: int, machine: Machine) -> list[str]:
     """The SLURM request, as keys."""
     on_node = min(world, machine.ranks_per_node)
     return [f"slurm.nodes={math.ceil(world / machine.ranks_per_node)}", f"slurm.gpus_per_node={on_node}"]

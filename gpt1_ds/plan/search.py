@@ -53,7 +53,7 @@ class Candidate:
             f"micro-batch {train.micro_batch}{''.join(extras)}"
         )
 
-    def words(self) -> list[str]:
+    def overrides(self) -> list[str]:
         """The keys that say this layout, as the command line takes them."""
         return [
             f"{section}.{key}={str(value).lower()}"

@@ -32,7 +32,7 @@ def test_every_ranked_layout_may_run_and_fits(world: int) -> None:
         assert not list(world_problems(one.config, world))
         assert one.memory.peak <= 3 * 2**30
     for one in result.ranked[::5]:  # reading a configuration takes most of the time
-        again = gpt1(*one.words())
+        again = gpt1(*one.overrides())
         assert again.parallel == one.config.parallel
         assert again.train == one.config.train
     steps = [one.cost.step for one in result.ranked]
@@ -87,7 +87,7 @@ def test_gpus_compile_unless_the_configuration_says_no() -> None:
     assert values == {(1, "on"), (2, "on"), (3, "off")}, "ZeRO 3 frees weights inside a block"
     assert {one.config.train.compile for one in found(8, "parallel.zero=3").ranked} == {"on", "off"}
     assert {one.config.train.compile for one in found(8, "train.compile=on").ranked} == {"on"}
-    assert "train.compile=on" in best.words()
+    assert "train.compile=on" in best.overrides()
     assert {"micro_batch", "recompute", "compile"} <= set(layout_keys(best.config)["train"])
     assert any(line.startswith("compile off: ") and "slower" in line for line in result.losers())
     eager = found(8, "train.compile=off")
@@ -96,7 +96,7 @@ def test_gpus_compile_unless_the_configuration_says_no() -> None:
     assert not any(line.startswith("compile") for line in eager.losers())
     cpu = found(2, "train.precision=fp32", machine="cpu")
     assert {one.config.train.compile for one in cpu.ranked} == {"auto"}
-    assert not any("compile" in word for word in cpu.ranked[0].words())
+    assert not any("compile" in word for word in cpu.ranked[0].overrides())
 
 
 def test_micro_batch_and_recomputation_follow_the_memory() -> None:
@@ -105,7 +105,7 @@ def test_micro_batch_and_recomputation_follow_the_memory() -> None:
     def proposed(gib: float) -> tuple[object, ...]:
         best = found(8, *words, gib=gib).ranked[0]
         assert {"train.micro_batch", "train.recompute", "train.compile"} <= {
-            word.split("=")[0] for word in best.words()
+            word.split("=")[0] for word in best.overrides()
         }
         return tuple(best.values[axis] for axis in ("micro_batch", "recompute", "compile"))
 
@@ -165,8 +165,8 @@ def test_the_written_layout_is_a_configuration(tmp_path) -> None:  # type: ignor
 
 
 def test_the_slurm_request() -> None:
-    assert report.request_words(512, H100) == ["slurm.nodes=64", "slurm.gpus_per_node=8"]
-    assert report.request_words(4, H100) == ["slurm.nodes=1", "slurm.gpus_per_node=4"]
+    assert report.request_overrides(512, H100) == ["slurm.nodes=64", "slurm.gpus_per_node=8"]
+    assert report.request_overrides(4, H100) == ["slurm.nodes=1", "slurm.gpus_per_node=4"]
 
 
 def test_numbers_survive_json() -> None:
