@@ -102,8 +102,10 @@ def library(word: str) -> Any:
     """`datasets`, which says nothing by itself. Raises DataError, which begins with `word`, where it is missing."""
     try:
         import datasets
-    except ImportError:
+    except ModuleNotFoundError:
         raise DataError(f"{word}: needs the library datasets; pip install 'gpt1-ds[data]'") from None
+    except ImportError as error:
+        raise DataError(f"{word}: the library datasets cannot be imported: {error}") from None
     datasets.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     return datasets

@@ -158,8 +158,10 @@ def _table(file: SourceFile) -> Iterator[Any]:
         import pyarrow
         import pyarrow.ipc
         import pyarrow.parquet
-    except ImportError:
+    except ModuleNotFoundError:
         raise DataError(f"{file}: needs pyarrow; pip install 'gpt1-ds[data]'") from None
+    except ImportError as error:  # pyarrow 26 is installed beside NumPy 1.26, and refuses it here
+        raise DataError(f"{file}: pyarrow cannot be imported: {error}") from None
     try:
         with opened(file) as stream:
             if file.format == ARROW:

@@ -387,8 +387,10 @@ def hub_tables(
 def _load_hub(name: str) -> Mapping[str, Any]:
     try:
         import datasets
-    except ImportError:
+    except ModuleNotFoundError:
         raise DataError("task.path=datasets:... needs the datasets library; pip install 'gpt1-ds[data]'") from None
+    except ImportError as error:
+        raise DataError(f"task.path=datasets:{name}: the datasets library cannot be imported: {error}") from None
     try:
         if Path(name).is_dir():
             loaded = datasets.load_from_disk(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_a_saved_dataset_of_several_splits(tmp_path: Path) -> None:
         find_inputs([tmp_path / "none"])
 
 
-def refused(source: Path, **options: str) -> str:
+def refused(source: Path | str, **options: str) -> str:
     def read() -> None:
         for unit in plan_units(find_inputs([source], **options)):
             list(read_unit(unit))
@@ -114,6 +115,18 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "damaged Arrow file" in refused(saved)
     (saved / "state.json").write_text("{")
     assert "state.json: damaged" in refused(saved)
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "datasets"])
+def test_a_library_that_cannot_be_imported_says_why(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{library}.py").write_text("raise ImportError('it requires NumPy 2.0 or newer, found 1.26.0')\n")
+    write_parquet(tmp_path / "a.parquet")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, library)
+    told = refused(tmp_path / "a.parquet" if library == "pyarrow" else "hf:a")
+    assert f"{library} cannot be imported: it requires NumPy 2.0 or newer, found 1.26.0" in told
 
 
 def test_one_text_for_many_rows(tmp_path: Path) -> None:
