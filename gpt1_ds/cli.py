@@ -151,7 +151,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """What standard output has not taken leads nowhere: Python would write it once more at the end."""
+    """Drops what standard output has not taken: Python would write it once more at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

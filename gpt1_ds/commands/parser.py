@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def _names(self, action: argparse.Action) -> str:
-        """What to say of a name that is like none: those of a group or a list; the many commands have a help page."""
+        """Returns the advice about a name that is like none: the names of a group or a list, or the page of help."""
         many = isinstance(action, argparse._SubParsersAction)
         names = str(action.metavar).split("|") if many else [*map(str, action.choices or ())]
         return f"choose {', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else f"see {self.prog} --help"
@@ -171,7 +171,7 @@ def place_arguments(options: argparse.Namespace, rest: Sequence[str], arguments:
 
 
 def _right_form(argument: str, arguments: Sequence[str], options: argparse.Namespace) -> str:
-    """What to write in the place of `argument`, an option that the command does not have."""
+    """Returns what to write in the place of `argument`, an option that the command does not have."""
     key, equals, value = argument.lstrip("-").partition("=")
     if not equals:
         following = arguments[arguments.index(argument) + 1 :]

@@ -28,7 +28,7 @@ def without_secrets(address: str) -> str:
 
 
 def _said(problem: Exception, address: str) -> str:
-    """What a library says of an address, without its secrets: some repeat a part of it."""
+    """Returns what a library says of an address, without its secrets: some libraries repeat a part of it."""
     said = without_secrets(str(problem))
     for secret in _SECRET.findall(address):
         said = said.replace(secret, "")

@@ -106,7 +106,7 @@ class Pairs:
         return spans
 
     def _by_pass(self, number_R: Int64s) -> Iterator[tuple[NDArray[np.bool_], int, Int64s]]:
-        """For each pass: (which of the sequences lie in it, its version, the chunks that they are)."""
+        """Yields for each pass (which of the sequences lie in it, its version, the chunks that these are)."""
         pass_R, place_R = self._locate(number_R)
         for number in np.unique(pass_R).tolist():
             in_pass_R, version = pass_R == number, number % self.versions
@@ -223,7 +223,7 @@ class Pairs:
 
 
 def too_few_documents(stream: TokenStream) -> str:
-    """What to say of a split that has less than two documents with text."""
+    """Returns the message about a split that has less than two documents with text."""
     return (
         f"{stream.folder}: its {stream.name} split has fewer than two documents with text, and the second text of a "
         "pair comes from another; build it again of more documents, or with a larger --validation"

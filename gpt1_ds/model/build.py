@@ -104,13 +104,12 @@ def naming_compilation() -> Iterator[None]:
         LOGGER.debug("torch's compiler failed", exc_info=True)
         said = one_line(getattr(cause, "output", cause), 500)  # of a C++ compiler; before it stands a long command
         if isinstance(cause, OSError):
-            from torch._inductor.runtime.cache_dir_utils import (
-                cache_dir,
-            )  # the compiler, which is slow to load, is there
+            # slow to load, but a compiler that failed has loaded it
+            from torch._inductor.runtime.cache_dir_utils import cache_dir
 
             cause.filename = cause.filename or cache_dir()
-            if told := explain(cause):
-                raise told from error
+            if explained := explain(cause):
+                raise explained from error
         raise UserError(f"train.compile: torch cannot compile here ({said}); use train.compile=off") from error
 
 

@@ -64,7 +64,7 @@ class Cost:
 
 
 def cost(config: Config, world: int, vocab_size: int, machine: Machine) -> Cost:
-    """What a step of `config` takes on `world` ranks of a machine."""
+    """Returns the time of a step of `config` on `world` ranks of a machine."""
     return _Step(config, world, vocab_size, machine).cost()
 
 

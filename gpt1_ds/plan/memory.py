@@ -104,7 +104,7 @@ class _Step:
         self.graphs = rank.device == "cuda" and policy.has_graphs(self.config)
 
     def instants(self) -> dict[str, float]:
-        """What is alive together at each of the instants, by name."""
+        """Returns the bytes that are alive at each instant, by its name."""
         instants = self._passes()
         instants["reduction of gradients"] = self._reducing()
         instants["update"] = self.held + self._updating()
@@ -144,7 +144,7 @@ class _Step:
         return instants | self._backward(others + rank.buckets.filled, adds)
 
     def _loss(self) -> float:
-        """What the loss works with, whose gradients come with it; after a gather on a CPU, what gloo copies."""
+        """Returns what the loss works with, its gradients included; after a gather on a CPU also what gloo copies."""
         rank, size = self.rank, 0.0
         if self.stage.has_head:
             size = rank.embedding + rank.state + rank.logits + 4 * LOSS_LOGITS[rank.device]
@@ -185,7 +185,7 @@ class _Step:
     # After the passes
 
     def _reducing(self) -> float:
-        """While gradients are reduced over the data-parallel ranks."""
+        """Returns what is alive while gradients are reduced over the data-parallel ranks."""
         rank, stage = self.rank, self.stage
         if rank.zero >= 2:  # a bucket is full while blocks are still to come; it is copied to be reduced
             undone = max(0, stage.blocks - BUCKET_ELEMENTS // max(1, stage.largest_block))
@@ -209,7 +209,7 @@ class _Step:
         return max(largest, blocks * self.stage.largest_block + rest // largest * largest)
 
     def _updating(self) -> float:
-        """Beside what is held: gradients and what the optimizer works with, or on a CPU weights that are gathered."""
+        """Returns gradients and what the optimizer works with, or on a CPU the weights that are gathered."""
         rank, in_fp32 = self.rank, self.rank.partition(4 * self.rank.parameters)
         gathers = rank.device == "cpu" and rank.data_ranks > 1 and rank.zero in (1, 2)
         gathering = rank.type * rank.parameters if gathers else 0

@@ -73,7 +73,7 @@ class RankSizes:
 
     @cached_property
     def gradients(self) -> int:
-        """In fp32, once all of a step's are there."""
+        """Returns the fp32 gradients, once all of a step are there."""
         return 4 * self.parameters // (self.data_ranks if self.zero >= 2 else 1)
 
     @cached_property
@@ -81,7 +81,7 @@ class RankSizes:
         return LIBRARIES[self.device] + self._received() + self.buckets.held
 
     def _received(self) -> int:
-        """What a pipeline keeps of its last micro-batches: inputs and their gradients, on the last stage states."""
+        """Returns what a pipeline keeps of its last micro-batches: inputs, their gradients, the last stage's states."""
         if not self.config.parallel.pipelined:
             return 0
         slots = max(2, self.in_flight) if self.micro_batches > 1 else 1
@@ -95,17 +95,17 @@ class RankSizes:
         return layer.costs.saved * self.hidden + layer.costs.saved_cut * self.state / self.tensor
 
     def saved(self, layer: Layer) -> float:
-        """What the forward pass of a layer keeps of it: of a block that is recomputed, its input."""
+        """Returns what the forward pass of a layer keeps; of a block that is recomputed, that is its input."""
         if layer.depth is not None and self.config.train.recompute == "block":
             return self.hidden * layer.costs.part
         return self.needed_by_backward(layer)
 
     @cached_property
     def saved_at_ends(self) -> float:
-        """By the layers before the first block and after the last."""
+        """Returns what the layers before the first block and after the last one save."""
         return sum(self.saved(layer) for layer in self.stage.layers if layer.depth is None)
 
     @cached_property
     def activations(self) -> int:
-        """By all layers, for one micro-batch."""
+        """Returns what all layers save, for one micro-batch."""
         return round(sum(map(self.saved, self.stage.layers)))

@@ -56,7 +56,7 @@ def law_cells(study: ScalingResults) -> list[Cell]:
 
 
 def left_out(study: ScalingResults, cells: list[Cell]) -> str:
-    """What `law_cells` left out, for a caption."""
+    """Returns what `law_cells` left out, for a caption."""
     if len(cells) == len(study.done):
         return ""
     text = " Of several learning rates the best is taken, of several U the largest"
@@ -88,7 +88,7 @@ class SizeColours:
         return _colour("viridis", nearest / max(len(self._sizes) - 1, 1))
 
     def legend(self, figure: Any, cells: Iterable[Cell]) -> None:
-        """Beside the figure, where no line of it names a size; after them what its panels have labelled."""
+        """Draws the sizes beside the figure, for lines that name none, and after them what the panels have labelled."""
         from matplotlib.lines import Line2D
 
         named = evenly([n for n, _ in groups_alike(cells, lambda cell: cell.n)], LEGEND_ROWS)
@@ -156,7 +156,7 @@ def finish_loss(axes: Axes, x: str, title: str = "", say: Callable[[float], str]
 
 
 def legend(axes: Axes) -> None:
-    """Beside the axes, so that it never covers a point; of many entries, evenly spread ones."""
+    """Draws a legend beside the axes, so that it never covers a point; of many entries, evenly spread ones."""
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     shown = evenly(list(named), LEGEND_ROWS)

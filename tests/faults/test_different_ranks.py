@@ -46,7 +46,7 @@ def test_other_configurations_are_refused_by_all_ranks(tiny_data: Path, tmp_path
         for here, there, _ in CONFIGURATIONS
     ]
     assert [line(ended) for ended in apart.start(*commands)] == [said for *_, said in CONFIGURATIONS]
-    assert not (tmp_path / "runs").exists(), "nothing was begun"
+    assert not (tmp_path / "runs").exists(), "no run folder was made"
 
 
 def test_other_code_and_versions_are_refused(tiny_data: Path, tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ def wait_for_end_of(process: psutil.Process) -> None:
 @pytest.fixture
 def background() -> Iterator[Callable[[list[str]], runs.Background]]:
     """A run on one rank that does not outlive a test that fails."""
-    begun: list[runs.Background] = []
+    started: list[runs.Background] = []
 
     def begin(arguments: list[str]) -> runs.Background:
-        begun.append(runs.Background(arguments, 1))
-        return begun[-1]
+        started.append(runs.Background(arguments, 1))
+        return started[-1]
 
     yield begin
-    for run in begun:
+    for run in started:
         run.signal(signal.SIGKILL)
         run.thread.join(60)
 

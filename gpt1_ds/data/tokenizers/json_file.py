@@ -177,7 +177,7 @@ def layout(path: Path, contents: Mapping[str, Any], pair: bool) -> list[tuple[in
 
 
 def _encoding(path: Path, contents: Mapping[str, Any], second: str | None = None) -> Any:
-    """What the library makes of a text, or of two."""
+    """Returns what the library makes of one text, or of two."""
     import tokenizers
 
     with panics_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):

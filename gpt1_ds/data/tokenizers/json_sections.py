@@ -63,8 +63,8 @@ def byte_level(add_prefix_space: bool) -> dict[str, Any]:
 
 
 def template(single: Placed, pair: Placed, symbols: Mapping[str, int]) -> dict[str, Any]:
-    """The post-processor that puts symbols around one text, A, and around two, A and B; each has its segment. BERT's
-    pair is [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("B", 1), ("[SEP]", 1)].
+    """Returns the post-processor that puts symbols around one text, A, and around two, A and B. `single` and `pair`
+    give each symbol and text its segment: BERT's pair is [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("B", 1), ("[SEP]", 1)]
     """
 
     def part(name: str, segment: int) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class TokenizerJson(WholeDocumentTokenizer):
 
     @property
     def remarks(self) -> list[str]:
-        """What a person should know who has used it with its own library: at most one line, about special tokens that
-        have no role.
+        """Returns at most one line, about special tokens that have no role here, for a person who has used it with its
+        own library.
         """
         with_role, usual = {*self.special_ids.present().values()}, {*chain.from_iterable(roles.USUAL.values())}
         numbers = [number for number in special_token_ids(self.contents) if number < self.first_sentinel]
@@ -115,7 +115,7 @@ class TokenizerJson(WholeDocumentTokenizer):
         return np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
 
     def _errors(self) -> AbstractContextManager[None]:
-        """What the library cannot encode is one line."""
+        """Raises one line in place of the library's own error, for a text that it cannot encode."""
         guard = panics_as_line if self._may_panic else errors_as_line
         return guard(
             f"{self.path}: the library tokenizers cannot encode a text", "leave the text out, or change the file"
