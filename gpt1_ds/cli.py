@@ -118,7 +118,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         if code == EXIT_CONTINUE and arguments[0] != "slurm":  # the steps of a job, which continues by itself
             with contextlib.suppress(BrokenPipeError):  # of `| tee`, which Ctrl-C ends while the run saves
                 say(f"to continue: {_command_line(arguments)}")
-        sys.stdout.flush()  # while what goes wrong can be told
+        sys.stdout.flush()  # here, where a fault still becomes a message
         return code
     except LaunchError as error:
         return _explain(error, error.code if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)
@@ -203,7 +203,7 @@ def parser() -> Parser:
 def _explain(error: UserError | TrainingError, code: int) -> int:
     tries.leave_word(error)
     with contextlib.suppress(OSError):  # a job's output may lie on the very disk that is full
-        told = [f"{one}{error.way_out}" for one in error.problems] if isinstance(error, UserError) else [str(error)]
-        for problem in told:
-            print(f"gpt1-ds: {shown(problem)}", file=sys.stderr)
+        lines = [f"{one}{error.way_out}" for one in error.problems] if isinstance(error, UserError) else [str(error)]
+        for line in lines:
+            print(f"gpt1-ds: {shown(line)}", file=sys.stderr)
     return code

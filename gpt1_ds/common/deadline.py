@@ -25,7 +25,7 @@ def upload_seconds(size: int) -> float:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Returns what `call` gives. It runs in a thread of its own, which is left behind when it takes longer than
+    """Returns what `call` gives. It runs in a thread of its own, which is abandoned when it takes longer than
     `seconds`. Raises TimeoutError then, and whatever the call raises.
     """
     return next(each_within(seconds, _once(call)))

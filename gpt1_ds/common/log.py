@@ -66,13 +66,13 @@ class _Terminal:
         self._unless_gone(self._stream.flush, None)
 
     @staticmethod
-    def _unless_gone(write: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+    def _unless_gone(write: Callable[[], _Answer], when_gone: _Answer) -> _Answer:
         try:
             return write()
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 raise
-            return otherwise
+            return when_gone
 
 
 class _LogFile(logging.FileHandler):

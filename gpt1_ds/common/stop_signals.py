@@ -16,9 +16,11 @@ _UNDOS: list[tuple[int, Callable[[], None]]] = []  # (process, what `terminate` 
 
 
 def listen(handler: Handler | int) -> dict[int, Any]:
-    """Install `handler` for all of them; the handlers before, for `restore`. What `nohup` ignores stays ignored."""
-    heard = [number for number in NUMBERS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-    return {number: signal.signal(number, handler) for number in heard}
+    """Installs `handler` for all NUMBERS and returns the handlers before, for `restore`. A SIGHUP that `nohup` ignores
+    stays ignored.
+    """
+    handled = [number for number in NUMBERS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in handled}
 
 
 def say_termination() -> None:

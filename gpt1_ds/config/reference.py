@@ -1,4 +1,4 @@
-"""What every key means, and what every shipped preset is: read from the comments behind the fields of the sections, and
+"""What every key means, and what every shipped preset is: read from the comments after the fields of the sections, and
 from the comment at the top of each file.
 """
 
@@ -63,7 +63,7 @@ def keys(kind: Any, prefix: str) -> Iterator[Key]:
 
 
 def described_presets() -> Iterator[tuple[str, str]]:
-    """(name behind -c, the first line, or sentence, of its comment) of every shipped file."""
+    """(name for -c, the first line, or sentence, of its comment) of every shipped file."""
     for path in sorted(SHIPPED.rglob("*.yaml")):
         lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
         about = [line.lstrip("# ") for line in lines] or [""]
@@ -73,7 +73,7 @@ def described_presets() -> Iterator[tuple[str, str]]:
 
 
 def comments(kind: Any) -> dict[str, str]:
-    """Field -> the comment behind it, also of the dataclasses that it extends."""
+    """Field -> the comment after it, also of the dataclasses that it extends."""
     found: dict[str, str] = {}
     for one in filter(dataclasses.is_dataclass, kind.__mro__):
         found |= _own_comments(one)
@@ -83,10 +83,10 @@ def comments(kind: Any) -> dict[str, str]:
 def _own_comments(kind: Any) -> dict[str, str]:
     source = inspect.getsource(sys.modules[kind.__module__])
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    behind = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    by_line = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
     (body,) = (n.body for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef) and n.name == kind.__name__)
     fields = [node for node in body if isinstance(node, ast.AnnAssign)]
-    return {ast.unparse(node.target): behind[node.end_lineno or 0] for node in fields if node.end_lineno in behind}
+    return {ast.unparse(node.target): by_line[node.end_lineno or 0] for node in fields if node.end_lineno in by_line}
 
 
 def dataclass_in(hint: Any) -> Any:

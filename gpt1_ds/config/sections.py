@@ -81,8 +81,10 @@ class DataConfig:
         whole = sum(source.weight for source in self.path)
         for source in self.path:
             if "://" in source.path:
-                told = f"data.path={without_secrets(source.path)} is an address"
-                yield f"{told}; name a folder: `gpt1-ds data build --input ADDRESS` makes one"
+                address = without_secrets(source.path)
+                yield (
+                    f"data.path={address} is an address; name a folder: `gpt1-ds data build --input ADDRESS` makes one"
+                )
             which = f"data.path: weight={source.weight} of {source.path}"
             if not 0 < source.weight < math.inf:
                 yield f"{which} must be a finite number above 0; or leave the source out"

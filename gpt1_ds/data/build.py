@@ -86,13 +86,13 @@ def build(
 ) -> Dataset:
     """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
 
-    `validation` is the share of documents that is held out (0: none; of too few documents for that, the tail of the
-    last one, as that share of all tokens). With `split_sentences` the index holds where each sentence begins; the
+    `validation` is the fraction of documents that is held out (0: none; of too few documents for that, the tail of the
+    last one, as that fraction of all tokens). With `split_sentences` the index holds where each sentence begins; the
     tokens are the same. `text_key` is the key of a JSON line, or the column of a table, with the text. A build that was
-    interrupted continues; a finished one with the same inputs and options is left as it is. `show` is told the bytes of
-    input done (a compressed file counts as it lies on the disk, python-docs 0) and the tokens so far. Raises DataError
-    for unusable inputs, for a file that is named twice where text is held out, for a finished `out` of other inputs,
-    and when there is too little text.
+    interrupted continues; a finished one with the same inputs and options is left as it is. `show` receives the bytes
+    of input done (a compressed file counts as it lies on the disk, python-docs 0) and the tokens so far. Raises
+    DataError for unusable inputs, for a file that is named twice where text is held out, for a finished `out` of other
+    inputs, and when there is too little text.
     """
     if not 0 <= validation < 1:
         raise DataError(f"--validation={validation} must be in [0, 1)")

@@ -1,6 +1,6 @@
-"""What both engines, dense (plain.py) and pipelined, give the training loop: a step's loss and gradient norm, and
-whether its update was applied. The host reads both numbers from the device together, once: before the update where
-something has to be decided there, else after it.
+"""The interface of both engines, dense (plain.py) and pipelined (pipelined.py): a step returns its loss, its gradient
+norm and whether its update was applied. The host reads both numbers from the device together, once: before the update
+where something has to be decided there, else after it.
 """
 
 from __future__ import annotations
@@ -123,18 +123,18 @@ class StepResult:
 Arriving = Callable[[], list[MicroBatch]]  # waits for micro-batches on the device, and gives them
 
 
-def unheard(_: str) -> None:
-    """Ignores the progress of an engine that nobody watches."""
+def ignore_progress(_: str) -> None:
+    """Is the `progress` of an engine that nobody watches."""
 
 
 class Engine(ABC):
-    """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath; `progress` is called
-    with what the engine is about to do.
+    """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine inside; `progress` is called with
+    the name of each phase before it begins.
     """
 
     groups: ProcessGroups
     deepspeed: DeepSpeedEngine
-    progress: Callable[[str], None] = staticmethod(unheard)
+    progress: Callable[[str], None] = staticmethod(ignore_progress)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss  # also has the scores and measures of the last step or evaluation
     objective: Objective
@@ -149,7 +149,9 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
-        """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
+        """Returns the mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without
+        dropout.
+        """
 
     @property
     def device(self) -> torch.device:
@@ -184,7 +186,7 @@ class Engine(ABC):
         return arriving
 
     def _here(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
-        """The micro-batches on the device."""
+        """Returns the micro-batches on the device."""
         sent = all(tensor.device.type == self.device.type for batch in batches for tensor in batch.tensors)
         return batches if sent else self.send(batches)()
 
@@ -206,7 +208,7 @@ class Engine(ABC):
         """Returns a sum and its divisor, which give the mean loss of the step's micro-batches. All ranks call it."""
 
     def _result(self, norm: Tensor | float, loss: Tensor | None = None) -> StepResult:
-        """After the update; `loss` where all ranks have the mean already."""
+        """Returns the result of a step after its update. `loss` is its mean loss where all ranks have it already."""
         mean, norm = self.outcome.after_update(norm, loss)
         applied = bool(self.deepspeed.was_step_applied()) and norm != float("inf")
         if not applied:

@@ -1,7 +1,7 @@
 """Import torch, DeepSpeed and Megatron-core quietly, once, and with DeepSpeed's compiler traps defused.
 
 `deepspeed.init_distributed` would build a C++ extension on a CPU host: slow, impossible without a compiler, and hanging
-for ever on a lock file that a killed build left behind. Nothing here needs it.
+for ever on a lock file that a killed build has left. Nothing here needs it.
 """
 
 from __future__ import annotations

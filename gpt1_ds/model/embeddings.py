@@ -72,7 +72,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         if bias_V is not None:
             logits_SBV = logits_SBV + bias_V
         real = max(0, self.vocab_size - self.vocab_start_index)
-        # behind autograd's back: a softmax has no gradient at -inf, so there is nothing to mask on the way back
+        # autograd does not see this: a softmax has no gradient at -inf, so the backward pass has nothing to mask
         logits_SBV.detach()[..., real:].fill_(-math.inf)
         return logits_SBV  # type: ignore[no-any-return]
 

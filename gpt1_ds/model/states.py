@@ -53,7 +53,7 @@ class States(NamedTuple):
 
     @classmethod
     def unpacked(cls, tensors: tuple[Tensor, ...], relative: bool) -> States:
-        """Returns the states of `packed`. The last norm of a model of relative positions leaves their tables behind."""
+        """Returns the states of `packed`, in which the tables of relative positions lie until the last norm."""
         *stacks, facts_BF = tensors
         tables = stacks.pop() if relative and len(stacks) > 1 else None
         return cls.of(stacks, facts_BF, tables)

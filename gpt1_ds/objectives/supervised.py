@@ -48,7 +48,7 @@ class Supervised:
         return HostBatch((tokens_TB,), labels, spans)
 
     def reads(self, length_B: Int64s, second_B: Int64s) -> tuple[Int64s, tuple[Int64s, Int64s] | None]:
-        """(the position that is read [B], what a bidirectional model is told of each row)."""
+        """Returns the position that is read [B], and what the facts of each row say to a bidirectional model."""
         if self.head.kind == "linear":
             return length_B - 1, None
         return np.zeros_like(length_B), (length_B, second_B)
@@ -109,7 +109,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Sentences(Supervised):
-    """Batches are those of any task; a row's length is told to causal models, too, because its states are pooled."""
+    """Makes the batches of any task. Causal models, too, get the length of each row, because its states are pooled."""
 
     def probe(self, model: ModelConfig) -> HostBatch:
         """A group of examples, each text the probe's tokens from another one on, and the shorter the later it is."""

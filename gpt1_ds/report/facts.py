@@ -156,15 +156,15 @@ def _held_out(record: Mapping[str, Any]) -> str:
 
 def wall_clock(events: Sequence[Mapping[str, Any]]) -> float:
     """Seconds of all starts of a run together. A start that was killed counts up to its last event."""
-    total, begun, last = 0.0, 0.0, 0.0
+    total, start, last = 0.0, 0.0, 0.0
     for event in events:
         now = _seconds_since_1970(event.get("time"))
         if event["event"] == "started":
-            total, begun = total + (last - begun if begun else 0.0), now
+            total, start = total + (last - start if start else 0.0), now
         elif "seconds" in event:
-            total, begun = total + event["seconds"], 0.0
+            total, start = total + event["seconds"], 0.0
         last = now
-    return total + (last - begun if begun else 0.0)
+    return total + (last - start if start else 0.0)
 
 
 def _seconds_since_1970(time: object) -> float:
@@ -256,5 +256,5 @@ def evaluations(stories: Sequence[RunStory]) -> list[tuple[str, str, str, str, s
 
 
 def _metrics(values: dict[str, Any]) -> str:
-    told = {name: f"{x:.6g}" if isinstance(x, float) else x for name, x in values.items()}
-    return ", ".join(f"{name} {'not defined' if x is None else x}" for name, x in told.items())
+    shown = {name: f"{x:.6g}" if isinstance(x, float) else x for name, x in values.items()}
+    return ", ".join(f"{name} {'not defined' if x is None else x}" for name, x in shown.items())

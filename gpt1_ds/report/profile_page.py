@@ -175,8 +175,8 @@ def write_profile(folder: Path) -> Path:
 
 
 def update_profile(config: Config) -> None:
-    """Write the page of a run that has just ended, where there is a new profile. Rank 0 alone does it, and a problem is
-    told, not raised: the run itself went well.
+    """Write the page of a run that has just ended, where there is a new profile. Rank 0 alone does it. A problem is
+    printed and not raised: the run itself went well.
     """
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
     summary, page = run_dir.profile / "summary.json", run_dir.profile / "summary.html"

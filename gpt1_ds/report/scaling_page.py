@@ -36,8 +36,14 @@ def write_scaling_report(folder: Path) -> Path:
     """
     study = read_scaling_results(folder)
     drawn, missing = _draw(study, folder / "figures")
-    told = {"study": study, "tables": scaling_tables, "not_done": _not_done(study)}
-    page = render("scaling.html", figures=drawn, missing=missing, **told)
+    page = render(
+        "scaling.html",
+        study=study,
+        tables=scaling_tables,
+        figures=drawn,
+        missing=missing,
+        not_done=_not_done(study),
+    )
     write_atomic(folder / "report.html", page)
     return folder / "report.html"
 
@@ -59,8 +65,9 @@ def _draw(study: ScalingResults, folder: Path) -> tuple[list[dict[str, str]], di
             for suffix in (".png", ".svg"):
                 (folder / f"{name}{suffix}").unlink(missing_ok=True)
         else:
-            told = {"name": name, "title": title, "caption": drawing.text, "note": _note(study, drawing)}
-            drawn.append({**told, "svg": figures.save(drawing.figure, folder / name)})
+            svg = figures.save(drawing.figure, folder / name)
+            note = _note(study, drawing)
+            drawn.append({"name": name, "title": title, "caption": drawing.text, "note": note, "svg": svg})
     return drawn, missing
 
 

@@ -142,8 +142,9 @@ def read_scaling_results(folder: Path) -> ScalingResults:
     cells = tuple(each(rows, _cell))
     check_names(rows)
     if not any(cell.done for cell in cells):
-        told = ", ".join(f"{times} {outcome}" for outcome, times in _outcomes(cells).items()) or "the file has no row"
-        raise DataError(f"{path}: no cell is done yet ({told}); `gpt1-ds scaling run STUDY`, then `collect`")
+        outcomes = ", ".join(f"{times} {outcome}" for outcome, times in _outcomes(cells).items())
+        outcomes = outcomes or "the file has no row"
+        raise DataError(f"{path}: no cell is done yet ({outcomes}); `gpt1-ds scaling run STUDY`, then `collect`")
     law = read_fit(folder / "fit.json") if (folder / "fit.json").is_file() else None
     predicted = each(_rows(folder / "predictions.csv", "cell", "predicted"), lambda x: (x.name, x.number("predicted")))
     scores = each(_rows(folder / "downstream.csv", "cell", "flops", "task", "metric", "value"), _score)
@@ -163,23 +164,23 @@ def read_scaling_results(folder: Path) -> ScalingResults:
 
 def _cell(row: CsvRow) -> Cell:
     n, d = row.positive("n"), row.positive("d")
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         **{"cell": row.name, "n": n, "d": d, "u": min(row.positive("u", d), d)},
         **{"flops": row.positive("flops", 6 * n * d)},
         **{"held_out": row.flag("held_out"), "best_rate": row.flag("best_rate", missing=True)},
     }
     for name in COLUMNS:
-        if name in Cell.__dataclass_fields__ and name not in told:
-            told[name] = row.text(name) if name in TEXTS else row.number(name)
-    told |= {name: int(told[name]) for name in WHOLE if told[name] is not None}
-    told["outcome"] = told["outcome"] or (WAITING if told["loss"] is None else DONE)
+        if name in Cell.__dataclass_fields__ and name not in values:
+            values[name] = row.text(name) if name in TEXTS else row.number(name)
+    values |= {name: int(values[name]) for name in WHOLE if values[name] is not None}
+    values["outcome"] = values["outcome"] or (WAITING if values["loss"] is None else DONE)
     for name in ("loss", "learning_rate"):
-        if told[name] is not None:
+        if values[name] is not None:
             row.positive(name)
-    if told["outcome"] not in OUTCOMES:
+    if values["outcome"] not in OUTCOMES:
         known = ", ".join(OUTCOMES)
-        raise DataError(f"{row.at('outcome')}: {told['outcome']!r} is none of {known}; write one of them")
-    return Cell(**told)
+        raise DataError(f"{row.at('outcome')}: {values['outcome']!r} is none of {known}; write one of them")
+    return Cell(**values)
 
 
 def _outcomes(cells: Iterable[Cell]) -> Counter[str]:

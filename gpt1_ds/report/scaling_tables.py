@@ -81,11 +81,12 @@ def quality(study: ScalingResults) -> Rows:
 
 
 def noise(study: ScalingResults) -> str:
-    """The floor below which no error means anything."""
-    told = study.fit.get("noise")
-    if not told:
+    """Returns the noise floor, below which no error means anything."""
+    between_seeds = study.fit.get("noise")
+    if not between_seeds:
         return "not known: no cell was run with several seeds"
-    return f"{100 * told['relative_std']:.2f} % (standard deviation; {told['runs']} runs in {told['groups']} groups)"
+    deviation, runs, groups = (between_seeds[key] for key in ("relative_std", "runs", "groups"))
+    return f"{100 * deviation:.2f} % (standard deviation; {runs} runs in {groups} groups)"
 
 
 def held_out(study: ScalingResults) -> list[list[str]]:

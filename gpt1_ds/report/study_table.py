@@ -108,7 +108,7 @@ def make_table(results: Results, intervals: Intervals | None = None) -> StudyTab
 
 def _entry(results: Results, column: Column, variant: str, intervals: Intervals) -> list[str]:
     one, ends = cell_mean(results, column, variant), intervals.get((column.name, variant))
-    told = [
+    measured = [
         _text(one),
         f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else MISSING,
         str(one.seeds if one else 0),
@@ -116,7 +116,7 @@ def _entry(results: Results, column: Column, variant: str, intervals: Intervals)
         duration(one.seconds) if one else MISSING,
     ]
     printed = _text(paper.printed_score(variant, column.task))
-    return [column.title, variant, paper.METRICS[column.metric], *told, printed]
+    return [column.title, variant, paper.METRICS[column.metric], *measured, printed]
 
 
 def as_markdown(results: Results, table: StudyTable, differences: Sequence[Sequence[str]] = ()) -> str:

@@ -30,8 +30,8 @@ def refuse_none(points: Points) -> None:
     """Raise DataError where every point is held out or left out."""
     if not points.fitted:
         gone = {"held out": len(points.rows), **points.left_out}
-        told = ", ".join(f"{number} {reason}" for reason, number in gone.items() if number)
-        raise DataError(f"{points.file}: no row is left to judge the law by: {told}; set held_out=0 for some")
+        counts = ", ".join(f"{number} {reason}" for reason, number in gone.items() if number)
+        raise DataError(f"{points.file}: no row is left to judge the law by: {counts}; set held_out=0 for some")
 
 
 def refuse(form: str, points: Points) -> None:

@@ -1,4 +1,5 @@
-"""What points can tell of a law: how well parameters are told apart, how far they may be off, which points stand out.
+"""What points can tell of a law: how well they separate its parameters, how far they may be off, which points stand
+out.
 
 The Jacobian of the residuals at the optimum, its columns scaled to one length, has a condition number of 20 to 1,500
 with points that span a decade of N, D and D/N. With two sizes, one ratio of D to N, or sizes that are alike, it has no
@@ -17,7 +18,7 @@ from gpt1_ds.scaling.fit import Optimum
 from gpt1_ds.scaling.forms import Problem
 from gpt1_ds.scaling.points import Floats
 
-USUAL = 1e4  # a larger condition number: some parameters are not told apart
+USUAL = 1e4  # a larger condition number: the points do not separate some parameters
 ROUNDING = 1e-4  # of a loss, relative: fewer digits are written, and no run repeats more of them under another seed
 FAR_OFF = 6.0  # robust standard deviations: of 1e8 points with normal noise, one
 

@@ -108,9 +108,9 @@ def describe(run_dir: RunDir) -> Iterator[str]:
 
 
 def jobs(run_dir: RunDir) -> list[str]:
-    """Numbers of the run's jobs, submitted or begun, oldest first."""
-    begun = {path.name.split("-")[1] for path in run_dir.slurm.glob("try-*.json")}
-    found = begun | {str(line["job"]) for line in read_jsonl(run_dir.slurm / "submitted.jsonl")}
+    """Returns the numbers of the run's jobs, submitted or started, oldest first."""
+    started = {path.name.split("-")[1] for path in run_dir.slurm.glob("try-*.json")}
+    found = started | {str(line["job"]) for line in read_jsonl(run_dir.slurm / "submitted.jsonl")}
     return sorted(found, key=lambda job: [int(part) for part in job.split("_") if part.isdigit()])
 
 

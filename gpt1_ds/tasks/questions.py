@@ -214,8 +214,9 @@ def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     )
     kept = [[*frame.before, *whole.tolist()][-frame.capacity :] for whole in wholes]
     sequences = tuple(frame.around(whole, np.zeros(0, dtype=np.int32)) for whole in kept)
-    told = tokenizer.encode(example.texts[0])
-    candidates = tuple(part[_common(part, told) :] for part in (tokenizer.encode(before) for before, _ in parts))
+    encoded_text = tokenizer.encode(example.texts[0])
+    encoded_parts = [tokenizer.encode(before) for before, _ in parts]
+    candidates = tuple(part[_common(part, encoded_text) :] for part in encoded_parts)
     counts = (min(after, frame.most),) * len(wholes)
     return Question(sequences, counts, int(example.label or 0), candidates=candidates)
 

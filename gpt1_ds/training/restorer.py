@@ -56,7 +56,7 @@ class Restorer:
             restore(self.engine, self.config, whole, weights_only=True)
 
     def first(self) -> tuple[TrainingState, str]:
-        """(the state that the run begins with, its weights loaded, where they come from)"""
+        """Returns the state that the run begins with, whose weights are then loaded, and where they come from."""
         found = self.newest()
         if found is not None:
             return found[1], f"from step {found[1].step} of {found[0].name}"

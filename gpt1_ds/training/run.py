@@ -150,7 +150,7 @@ def _build(
     saver = Saver(workload, run_dir, engine, mirror)
     restorer = Restorer(workload, run_dir, engine, saver)
     groups.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))
-    state, begun = restorer.first()
+    state, beginning = restorer.first()
     if config.guard.on_spike == "rollback" and not saver.is_saved(state):
         saver.save(state, background=False)  # so that there is always something to go back to
     step_log = StepLog(workload, run_dir, engine, sinks)
@@ -159,7 +159,7 @@ def _build(
         step_log.first_step = restarts.first_step_note(run_dir)
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
-        log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
+        log.say(f"{run_dir.path}: training {length} {beginning} on {ranks}")
         for note in (*_notes(workload, state.step, run_dir, engine), *step_log.watch.omissions()):
             log.say(note)
     shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)

@@ -102,7 +102,8 @@ class StepLog:
         self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
         self._show: log.Show = log.show_nothing
         self._bar, self._part = contextlib.ExitStack(), workload.held_out_part
-        self.first_step: Callable[[int], None] = log.show_nothing  # hears of steps until it has noted its first
+        # is called with each step until it has noted its first
+        self.first_step: Callable[[int], None] = log.show_nothing
 
     def begin(self, step: int) -> None:
         """Show a progress bar from `step` on."""

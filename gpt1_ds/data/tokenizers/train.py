@@ -86,7 +86,9 @@ def _read(inputs: Sequence[str | Path], unwrap: bool, show: Show, text_key: str)
 
 
 def _interruptible(work: Callable[[], Result]) -> Result:
-    """What `work` returns, done in a thread: the main one hears Ctrl-C and SIGTERM while C++ computes."""
+    """Returns what `work` returns. It runs in a thread, so that the main one receives Ctrl-C and SIGTERM while C++
+    computes.
+    """
     result: Future[Result] = Future()
 
     def run() -> None:

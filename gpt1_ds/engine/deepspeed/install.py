@@ -39,8 +39,9 @@ def install(
     trace: Trace,
     tied: Collection[Parameter] = (),
 ) -> overlap.Reduction | None:
-    """Patches this DeepSpeed engine alone. Returns what wants to know when the last micro-batch of a step begins; None
-    where nothing does. `tied`: weights whose gradients pipeline stages sum first.
+    """Patches this DeepSpeed engine alone. Returns the reduction of gradients that overlaps the backward pass, whose
+    `begin` has to be called before that of a step's last micro-batch; None where none does. `tied` are weights whose
+    gradients pipeline stages sum first.
     """
     if level == "none":
         return None
@@ -54,21 +55,21 @@ def install(
     device = torch.device(engine.device)
     patch_bf16_optimizer(engine, groups.layout.data)
     if decides_on_device(device):
-        _spare_reads(engine.optimizer, outcome)
+        _read_norm_once(engine.optimizer, outcome)
     return overlap.overlap(engine, device, groups.data_group, tied)
 
 
-def _spare_reads(optimizer: Any, outcome: StepOutcome) -> None:
-    """Each read of the host waits for the device. Where DeepSpeed reads the norm before an update, the loss is read
-    with it, once; BF16_Optimizer and ZeRO 0 need no read (bf16.py, gradient_norm.py).
+def _read_norm_once(optimizer: Any, outcome: StepOutcome) -> None:
+    """Removes reads of the host, each of which waits for the device. Where DeepSpeed reads the norm before an update,
+    the loss is read with it, once; BF16_Optimizer and ZeRO 0 need no read (bf16.py, gradient_norm.py).
     """
     mask_norms_on_device()
     if isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):
         spare_stage_3_reads(optimizer)
     if reads_norm(optimizer):
-        optimizer.check_overflow = _nothing
+        optimizer.check_overflow = _no_search
         outcome.read_before_updates(optimizer)
 
 
-def _nothing(partition_gradients: bool = True) -> None:
+def _no_search(partition_gradients: bool = True) -> None:
     """Replaces DeepSpeed's search for a gradient that is not finite: the norm, which is read anyway, is not then."""

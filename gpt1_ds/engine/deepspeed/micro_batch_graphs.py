@@ -9,7 +9,7 @@ from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
 from gpt1_ds.config import Config
 from gpt1_ds.config.policy import has_graphs
-from gpt1_ds.engine.base import Engine, unheard
+from gpt1_ds.engine.base import Engine, ignore_progress
 from gpt1_ds.engine.deepspeed.bf16 import FlatGradients
 from gpt1_ds.engine.deepspeed.overlap import OverlappedReduction, Reduction
 from gpt1_ds.engine.graphs import CudaRecorder, GraphedPasses, Pass
@@ -18,7 +18,7 @@ from gpt1_ds.model.kernels import attention_cpu
 
 
 def graphed_passes(engine: Engine, work: Pass, reduction: Reduction | None, config: Config) -> GraphedPasses | None:
-    """Where the plan says so and the kernels run."""
+    """Returns CUDA graphs of the passes of `work` where the configuration has them and the kernels run; else None."""
     if not has_graphs(config) or not kernels.available(engine.device):
         return None
     optimizer = engine.deepspeed.optimizer
@@ -35,13 +35,13 @@ def graphed_passes(engine: Engine, work: Pass, reduction: Reduction | None, conf
 
 @contextlib.contextmanager
 def _capturing(engine: Engine, reduction: Reduction | None) -> Iterator[None]:
-    """No progress is announced, because who hears it may use the device. What is cached lies in the graph's memory,
-    and must be neither read after it nor freed before it. Later batches wait: no copy is in flight, and no memory
-    is pinned, while a stream is captured.
+    """Keeps from the device what a stream must not see while it is captured. Progress is not reported, because its
+    receiver may use the device. Cached tensors would lie in the graph's memory, and must be neither read after it nor
+    freed before it. Later batches wait, so that no copy is in flight and no memory is pinned.
     """
-    heard = engine.progress
-    heard("capture of a CUDA graph")
-    engine.progress = unheard
+    progress = engine.progress
+    progress("capture of a CUDA graph")
+    engine.progress = ignore_progress
     _forget()
     try:
         with engine.sender.lock:
@@ -54,7 +54,7 @@ def _capturing(engine: Engine, reduction: Reduction | None) -> Iterator[None]:
         raise
     finally:
         _forget()
-        engine.progress = heard
+        engine.progress = progress
 
 
 def _forget() -> None:

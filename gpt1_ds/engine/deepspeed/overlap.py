@@ -32,12 +32,12 @@ from gpt1_ds.model.proof import proven
 
 class Reduction(Protocol):
     def begin(self) -> None:
-        """Before the backward pass of a step's last micro-batch."""
+        """Is called before the backward pass of a step's last micro-batch."""
 
 
 def overlaps(device: torch.device) -> bool:
-    """On CUDA the reduction has a stream of its own; on a CPU it would take the cores of the backward pass. ZeRO 3
-    overlaps by DeepSpeed's own means, whoever has proven it.
+    """Returns whether gradients are reduced during the backward pass. On CUDA the reduction has a stream of its own; on
+    a CPU it would take the cores of the backward pass. ZeRO 3 overlaps by DeepSpeed's own means, proven or not.
     """
     return proven(device)
 
@@ -45,8 +45,9 @@ def overlaps(device: torch.device) -> bool:
 def overlap(
     engine: DeepSpeedEngine, device: torch.device, group: dist.ProcessGroup, tied: Collection[Parameter] = ()
 ) -> Reduction | None:
-    """Let this DeepSpeed engine overlap on `device`; what is returned must hear of the last micro-batch. Gradients of
-    `tied` weights are reduced after the backward pass: before that they are summed over pipeline stages.
+    """Lets this DeepSpeed engine overlap on `device`. Returns the reduction whose `begin` has to be called; None where
+    DeepSpeed needs no call, or nothing overlaps. Gradients of `tied` weights are reduced after the backward pass:
+    before that they are summed over pipeline stages.
     """
     optimizer, held = engine.optimizer, {id(parameter) for parameter in tied}
     if isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):
@@ -55,7 +56,7 @@ def overlap(
     if group.size() == 1 or not overlaps(device):
         return None
     if isinstance(optimizer, DeepSpeedZeroOptimizer):
-        if not optimizer.contiguous_gradients:  # then nothing may tell when a gradient is written
+        if not optimizer.contiguous_gradients:  # then no hook may run when a gradient is written
             return None
         overlap_stages_1_and_2(optimizer)
         return PipelineReduction(optimizer, held) if engine.pipeline_parallelism else None
@@ -93,7 +94,7 @@ class OverlappedReduction(ABC):
             bucket.missing = len(bucket.parameters)
 
     def finish(self, **_: Any) -> None:
-        """All buckets are sums over the ranks now: in the order of the device's work, the host does not wait."""
+        """Makes all buckets sums over the ranks, in the order of the device's work: the host does not wait."""
         for bucket in self.buckets:
             if bucket.work is None:  # not early, or nothing flowed into one of its parameters
                 self._reduce(bucket)
@@ -102,7 +103,7 @@ class OverlappedReduction(ABC):
             bucket.work, bucket.missing = None, 0
 
     def forget(self) -> None:
-        """The backward pass ended with an error."""
+        """Drops the reductions under way, after a backward pass that ended with an error."""
         for bucket in self.buckets:
             bucket.work, bucket.missing = None, 0
 
@@ -124,12 +125,12 @@ class OverlappedReduction(ABC):
 
     @abstractmethod
     def _values(self, bucket: _Bucket) -> Tensor:
-        """The bucket's gradients, in one tensor."""
+        """Returns the bucket's gradients in one tensor."""
 
 
 class FlatReduction(OverlappedReduction):
-    """BF16_Optimizer's: buckets are slices of its flat gradients, so nothing is copied to be reduced. They stay sums:
-    the update divides.
+    """The reduction of BF16_Optimizer: buckets are slices of its flat gradients, so nothing is copied to be reduced.
+    They stay sums: the update divides.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class FlatReduction(OverlappedReduction):
 
 
 class GradientReduction(OverlappedReduction):
-    """ZeRO 0's: gradients are copied into a bucket and stay there. Buckets begin with the last layers."""
+    """The reduction of ZeRO 0: gradients are copied into buckets and stay there. Buckets begin with the last layers."""
 
     def __init__(self, module: torch.nn.Module, group: dist.ProcessGroup, elements: int) -> None:
         super().__init__(group)
@@ -180,13 +181,13 @@ class GradientReduction(OverlappedReduction):
 
 
 def cuts(sizes: list[int], elements: int, alone: Collection[int] = ()) -> list[tuple[int, int]]:
-    """(first parameter, first element) of buckets of at least `elements`, the last one excepted. The parameters whose
-    numbers are in `alone` have buckets of their own.
+    """Returns (first parameter, first element) of buckets of at least `elements`, the last one excepted. The parameters
+    whose numbers are in `alone` have buckets of their own.
     """
-    cuts, at, begun = [(0, 0)], 0, 0
+    cuts, at, bucket_start = [(0, 0)], 0, 0
     for index, size in enumerate(sizes):
-        if at > begun and (at - begun >= elements or index in alone or index - 1 in alone):
+        if at > bucket_start and (at - bucket_start >= elements or index in alone or index - 1 in alone):
             cuts.append((index, at))
-            begun = at
+            bucket_start = at
         at += size
     return cuts

@@ -1,4 +1,4 @@
-"""What DeepSpeed's pipeline engine does otherwise for this model."""
+"""Our replacements for some instructions of DeepSpeed's pipeline engine, and for its loss and its gradient norm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def patch_pipeline(engine: PipelineEngine, trace: Callable[[str], None], fast: b
 
 
 def traced(trace: Callable[[str], None], phase: str, work: Callable[..., None]) -> Callable[..., None]:
-    """Returns what makes the phase known, then does the work."""
+    """Returns a function that reports the phase, then does the work."""
 
     def run(*arguments: Any, **keywords: Any) -> None:
         trace(phase)
@@ -55,8 +55,8 @@ def traced(trace: Callable[[str], None], phase: str, work: Callable[..., None]) 
 
 
 def _backward_pass(engine: PipelineEngine, buffer_id: int) -> None:
-    """All outputs of a stage in one pass. DeepSpeed calls `backward` once for each of them, which walks through what
-    they share as often: the right numbers for twice the work.
+    """Runs the backward pass of all outputs of a stage at once. DeepSpeed calls `backward` once for each of them, which
+    walks through what they share as often: the right numbers for twice the work.
     """
     outputs = engine.pipe_buffers["outputs"][buffer_id]
     if engine.is_last_stage() or not isinstance(outputs, tuple):
@@ -76,7 +76,7 @@ def _backward_pass(engine: PipelineEngine, buffer_id: int) -> None:
 
 
 def _reduce_tied_gradients(engine: PipelineEngine) -> None:
-    """Sum the gradient of tied weights over their copies, wherever the optimizer keeps it.
+    """Sums the gradient of tied weights over their copies, wherever the optimizer keeps it.
 
     With fp32 accumulation outside BF16_Optimizer DeepSpeed looks at `.grad`, finds None, and the copies drift apart.
     """
@@ -92,7 +92,7 @@ def _reduce_tied_gradients(engine: PipelineEngine) -> None:
 
 
 def _received_loss(engine: PipelineEngine) -> Tensor:
-    """The mean loss that the last stage sends. DeepSpeed copies zeros from the host to receive it into."""
+    """Returns the mean loss that the last stage sends. DeepSpeed copies zeros from the host to receive it into."""
     losses = torch.empty(2, device=engine.device)
     dist.broadcast(losses, engine._loss_stage_global_rank(), group=engine.grid.get_pipe_parallel_group())
     engine.dp_group_loss = losses[0]
@@ -100,7 +100,7 @@ def _received_loss(engine: PipelineEngine) -> Tensor:
 
 
 def _scaled_global_norm(optimizer: DeepSpeedZeroOptimizer, norm_type: int = 2) -> Tensor:
-    """ZeRO 1's gradient norm with one reduction over the stages.
+    """Returns ZeRO 1's gradient norm with one reduction over the stages.
 
     DeepSpeed reduces once per parameter group; a stage that holds the head alone has no bias, hence one group less than
     the others, and would hang them.

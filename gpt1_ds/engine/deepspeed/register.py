@@ -223,7 +223,7 @@ RELIED_ON = (
         f"{_OPTIMIZERS}.engine.DeepSpeedEngine",
         ("allreduce_gradients",),
         "engine/deepspeed/install.py",
-        "the watchdog hears of the reduction",
+        "the reduction is reported to the watchdog",
         "tests/parallel/test_layouts.py",
         "fixes",
     ),

@@ -7,7 +7,7 @@
 `cached`  one or a few new positions against a key/value cache (sampling; no dropout)
 
 `exact` is one operation of torch's dispatcher, forward and backward: a compiler puts it into its graph unopened. The
-dispatcher knows tensors and numbers alone, so Scores and Drop are taken apart before it and put together behind it.
+dispatcher knows tensors and numbers alone, so Scores and Drop are taken apart before it and put together after it.
 
 Shapes: G = B rows x N local heads, S positions, T keys, H head width.
 """
