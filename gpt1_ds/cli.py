@@ -156,7 +156,7 @@ def _drop_output() -> None:
 
 
 def _unwritable(arguments: Sequence[str]) -> Iterator[str]:
-    """One line per argument whose bytes are no UTF-8: no configuration or result could name it."""
+    """Yields one line per argument whose bytes are no UTF-8: no configuration or result could name it."""
     for word in arguments:
         if not is_utf8(word):
             yield f"{word}: this argument is not UTF-8; rename the file or folder, or set your terminal to UTF-8"
@@ -172,8 +172,8 @@ def _command_line(arguments: Sequence[str] | None) -> str:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of one command line, and the function that runs it as `command`, which is missing where no command is
-    named. Raises UserError for wrong usage.
+    """Returns the options of one command line, and the function that runs it as `command`, which is missing where no
+    command is named. Raises UserError for wrong usage.
     """
     options: argparse.Namespace
     options, rest = parser().parse_known_args(joined(finetune.COMMANDS, arguments))

@@ -92,17 +92,17 @@ class Architecture:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """Canonical name -> every parameter, those of tied layers once."""
+        """Returns canonical name -> every parameter, those of tied layers once."""
         return {parameter.name: parameter for layer in self.layers for parameter in layer.parameters}
 
     @cached_property
     def layer_of(self) -> dict[str, Layer]:
-        """Canonical name -> the first layer that holds the parameter."""
+        """Returns canonical name -> the first layer that holds the parameter."""
         return {parameter.name: layer for layer in reversed(self.layers) for parameter in layer.parameters}
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Canonical name -> shape, without vocabulary padding."""
+        """Returns canonical name -> shape, without vocabulary padding."""
         return {name: parameter.shape for name, parameter in self.parameters.items()}
 
     def groups(self) -> list[list[Layer]]:
@@ -124,8 +124,9 @@ def architecture(
     predicted: float = 1.0,
     lengths: tuple[int, ...] | None = None,
 ) -> Architecture:
-    """The model of a configuration, with the `head` of a task or as a language model that predicts this fraction of
-    its tokens. `lengths` are the tokens of a row in each stack, a context if they are not given; costs depend on them.
+    """Returns the model of a configuration, with the `head` of a task or as a language model that predicts this
+    fraction of its tokens. `lengths` are the tokens of a row in each stack, a context if they are not given; costs
+    depend on them.
     """
     start = Initial("normal", 1.0) if model.init == "t5" else NORMAL
     table = Parameter("tokens.weight", (vocab_size, model.width), 0, start, model.vocab_multiple)

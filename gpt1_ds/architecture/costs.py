@@ -22,7 +22,7 @@ class Sizes:
 
     @property
     def crosses(self) -> bool:
-        """Whether it has cross attention."""
+        """Returns whether it has cross attention."""
         return self.memory > 0
 
 

@@ -20,7 +20,7 @@ from gpt1_ds.config import Config, ModelConfig
 
 
 def pipeline_cuts(model: Architecture, stages: int) -> list[int]:
-    """Boundaries [0, ..., number of layers] of the stages; joined layers stay together.
+    """Returns the boundaries [0, ..., number of layers] of the stages; joined layers stay together.
 
     Cutting by FLOPs matters: DeepSpeed's cut by parameter count weighs the tied embedding twice and is a quarter slower
     for GPT-1.
@@ -31,8 +31,8 @@ def pipeline_cuts(model: Architecture, stages: int) -> list[int]:
 
 
 def balance(costs: Sequence[float], parts: int) -> list[int]:
-    """Boundaries [0, ..., len(costs)] of `parts` runs whose largest sum is least; of equal ones the most even, then the
-    first. Costs are not negative.
+    """Returns the boundaries [0, ..., len(costs)] of `parts` runs whose largest sum is least; of equal ones the most
+    even, then the first. Costs are not negative.
     """
     count = len(costs)
     assert 1 <= parts <= count, "every part needs a cost"
@@ -61,13 +61,14 @@ def balance(costs: Sequence[float], parts: int) -> list[int]:
 
 
 def parameters(model: ModelConfig, vocab_size: int, head: HeadSpec | None = None) -> int:
-    """All parameters, padding apart; GPT-1 has 116,534,784."""
+    """Returns all parameters, padding apart; GPT-1 has 116,534,784."""
     return sum(parameter.size for parameter in architecture(model, vocab_size, head).parameters.values())
 
 
 def counts(model: ModelConfig, vocab_size: int) -> dict[str, int]:
-    """N in the three conventions of the scaling literature: `all` parameters; `matrices_head`, the weights of matrix
-    products with the head, as Hoffmann et al. (2022) count; `transformer`, the blocks alone (Kaplan et al. 2020).
+    """Returns N in the three conventions of the scaling literature: `all` parameters; `matrices_head`, the weights of
+    matrix products with the head, as Hoffmann et al. (2022) count; `transformer`, the blocks alone (Kaplan et al.
+    2020).
     """
     layers = architecture(model, vocab_size).layers[:-1]  # the head's matrix is that of the tokens
     products = [layer for layer in layers if layer.kind != "positions"]
@@ -87,9 +88,9 @@ def flops_per_token(
     head: HeadSpec | None = None,
     lengths: tuple[int, ...] | None = None,
 ) -> int:
-    """FLOPs to train on one token of a row of which this fraction is predicted, with the `head` of a task: PaLM's
-    convention, or Megatron's with `causal`, which differs where attention is causal. Of two stacks it is the mean over
-    the tokens of both, whose `lengths` are given.
+    """Returns the FLOPs to train on one token of a row of which this fraction is predicted, with the `head` of a task:
+    PaLM's convention, or Megatron's with `causal`, which differs where attention is causal. Of two stacks it is the
+    mean over the tokens of both, whose `lengths` are given.
     """
     layers = architecture(model, vocab_size, head, predicted, lengths).layers
     return 3 * round(sum(layer.costs.flops(causal) for layer in layers))

@@ -42,17 +42,17 @@ class HeadSpec:
 
     @property
     def is_value(self) -> bool:
-        """Whether the one output is a score itself, whose loss is the squared error."""
+        """Returns whether the one output is a score itself, whose loss is the squared error."""
         return self.outputs == 1 and not self.choice
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether every token has a score of its own that counts."""
+        """Returns whether every token has a score of its own that counts."""
         return self.kind in get_args(TokenKind)
 
     @property
     def is_sound(self) -> bool:
-        """Whether a head can be made of what may have come from a file."""
+        """Returns whether a head can be made of what may have come from a file."""
         counts = all(type(count) is int and 1 <= count < 2**48 for count in (self.outputs, self.sequences))
         counts = counts and type(self.group) is int and 1 <= self.group < 2**31
         numbers = (self.dropout, self.lm_coefficient, self.margin)
@@ -76,5 +76,5 @@ def head_kind(model: ModelConfig) -> Kind:
 
 
 def pretraining_head(config: Config) -> HeadSpec | None:
-    """What the objective of pre-training asks for besides the language model's head."""
+    """Returns what the objective of pre-training asks for besides the language model's head."""
     return NEXT_SENTENCE if config.objective.next_sentence else None

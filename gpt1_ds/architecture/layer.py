@@ -56,12 +56,12 @@ class Parameter:
         return math.prod(self.shape)
 
     def local_rows(self, tensor: int) -> int:
-        """Length of one rank's part along `cut`, padding included, where `tensor` ranks share it."""
+        """Returns the length of one rank's part along `cut`, padding included, where `tensor` ranks share it."""
         assert self.cut is not None, f"{self.name} is not cut"
         return padded(self.shape[self.cut], self.multiple, tensor) // tensor
 
     def local_size(self, tensor: int) -> int:
-        """Elements on one of `tensor` ranks, padding included."""
+        """Returns the elements on one of `tensor` ranks, padding included."""
         return self.size if self.cut is None else self.size // self.shape[self.cut] * self.local_rows(tensor)
 
 
@@ -74,7 +74,7 @@ def linear(
     bias: bool = True,
     matrices: Matrices | None = None,
 ) -> Iterator[Parameter]:
-    """A matrix [outputs, inputs] and its bias; where the outputs are cut, so is the bias."""
+    """Yields a matrix [outputs, inputs] and its bias; where the outputs are cut, so is the bias."""
     yield Parameter(f"{name}.weight", (outputs, inputs), cut, initial, matrices=matrices)
     if bias:
         yield Parameter(f"{name}.bias", (outputs,), 0 if cut == 0 else None, ZEROS)
@@ -104,27 +104,27 @@ class Layer:
 
     @property
     def level(self) -> int | None:
-        """Its place from below: 0 of the embeddings, 1 of the first block; None of what stands above all blocks."""
+        """Returns its place from below: 0 of the embeddings, 1 of the first block; None of what is above all blocks."""
         if self.kind in ("tokens", "positions") or (self.kind == "head" and self.tied is not None):
             return 0
         return None if self.depth is None else self.depth + 1
 
     def has(self, name: str) -> bool:
-        """Whether it has the parameter of this name, without the prefix."""
+        """Returns whether it has the parameter of this name, without the prefix."""
         return any(parameter.name == self.full_name(name) for parameter in self.parameters)
 
     def full_name(self, name: str) -> str:
-        """Canonical name of the parameter that its module calls `name`."""
+        """Returns the canonical name of the parameter that its module calls `name`."""
         prefix = self.prefix if name.startswith("cross") else self.weights_of or self.prefix
         return f"{prefix}.{name}" if prefix else name
 
     @cached_property
     def matrices(self) -> tuple[int, ...]:
-        """Elements of each matrix."""
+        """Returns the elements of each matrix."""
         return tuple(parameter.size for parameter in self.parameters if len(parameter.shape) > 1)
 
 
 def padded(size: int, multiple: int, ranks: int) -> int:
-    """The smallest number >= size that `multiple` and the number of tensor-parallel ranks both divide."""
+    """Returns the smallest number >= size that `multiple` and the number of tensor-parallel ranks both divide."""
     step = math.lcm(multiple, ranks)
     return -(-size // step) * step

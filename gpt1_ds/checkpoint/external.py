@@ -45,7 +45,7 @@ class TensorFacts:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The plain file `name` of `folder`. Raises CheckpointError when it is missing or lies somewhere else."""
+    """Returns the plain file `name` of `folder`. Raises CheckpointError when it is missing or lies somewhere else."""
     path = folder / name
     if Path(name).name != name or name in ("", ".", ".."):
         raise CheckpointError(f"{folder}: names a file outside the folder: {name!r:.80}; refused")
@@ -68,7 +68,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 def read_object(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """The JSON object in a file of at most `limit` bytes. Raises CheckpointError."""
+    """Returns the JSON object in a file of at most `limit` bytes. Raises CheckpointError."""
     value = read_json(path, limit)
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: a JSON object is expected, found a {type(value).__name__}")
@@ -76,12 +76,14 @@ def read_object(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def read_optional(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object in a file of the folder; an empty one where there is no such file. Raises CheckpointError."""
+    """Returns the JSON object in a file of the folder; an empty one where there is no such file. Raises
+    CheckpointError.
+    """
     return read_object(inside(folder, name)) if (folder / name).exists() else {}
 
 
 def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> Any:
-    """The JSON value in a file of at most `limit` bytes. Raises CheckpointError."""
+    """Returns the JSON value in a file of at most `limit` bytes. Raises CheckpointError."""
     size = path.stat().st_size
     if size > limit:
         raise CheckpointError(f"{path}: {size} bytes is too large for this file (at most {limit})")
@@ -92,7 +94,7 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> Any:
 
 
 def safetensors_header(path: Path) -> dict[str, TensorFacts]:
-    """Every tensor of a safetensors file: name -> type and shape. Raises CheckpointError for sizes that cannot be."""
+    """Returns every tensor of a safetensors file: name -> type and shape. Raises CheckpointError for wrong sizes."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -113,7 +115,7 @@ def safetensors_header(path: Path) -> dict[str, TensorFacts]:
 
 
 def _checked(path: Path, name: str, entry: Any, first: int, size: int) -> TensorFacts:
-    """One entry of a header, whose shape must be exactly as large as its bytes, which must lie in [first, size)."""
+    """Returns one entry of a header. Its shape must be as large as its bytes, which must lie in [first, size)."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers = [*shape, begin, end]
@@ -132,7 +134,7 @@ def _checked(path: Path, name: str, entry: Any, first: int, size: int) -> Tensor
 
 
 def read_weights(path: Path, facts: Mapping[str, TensorFacts]) -> Iterator[tuple[str, Tensor]]:
-    """(name, fp32 tensor) of the tensors named. Raises CheckpointError for other types and damaged files."""
+    """Yields (name, fp32 tensor) of the tensors named. Raises CheckpointError for other types and damaged files."""
     for name, fact in facts.items():
         if fact.dtype not in WEIGHT_TYPES:
             raise CheckpointError(f"{path}: {name} is {fact.dtype}; weights must be {', '.join(WEIGHT_TYPES)}")
@@ -145,7 +147,8 @@ def read_weights(path: Path, facts: Mapping[str, TensorFacts]) -> Iterator[tuple
 
 
 def npy_floats(path: Path) -> Floats:
-    """fp32 [n], mapped from a .npy file that must hold little-endian float32 in one dimension. Raises CheckpointError.
+    """Returns fp32 [n], mapped from a .npy file that must hold little-endian float32 in one dimension. Raises
+    CheckpointError.
 
     numpy.load is not called: it would size an array by what the header claims.
     """
@@ -171,7 +174,7 @@ def npy_floats(path: Path) -> Floats:
 
 
 def git_blob_id(path: Path) -> str:
-    """The id that git gives a file's contents: sha1 of `blob SIZE`, a zero byte, and the bytes."""
+    """Returns the id that git gives a file's contents: sha1 of `blob SIZE`, a zero byte, and the bytes."""
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: digest).hexdigest()

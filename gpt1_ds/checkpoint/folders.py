@@ -32,7 +32,7 @@ def steps_in(folder: Path) -> list[Path]:
 
 
 def published_name(checkpoint: Path) -> str:
-    """The name of a checkpoint folder in its place, which one that a save was replacing has lost."""
+    """Returns the name of a checkpoint folder in its place, which one that a save was replacing has lost."""
     return checkpoint.name.removeprefix(".").removesuffix(REPLACED)
 
 
@@ -56,8 +56,8 @@ def _what_is_wrong(path: Path) -> str:
 
 
 def find_checkpoint(path: Path, newest: bool = False) -> Path:
-    """The checkpoint folder that CKPT names: the folder itself, or of a run folder the best where the run keeps one
-    (fine-tuning does), else the newest. With `newest` always that. Raises CheckpointError.
+    """Returns the checkpoint folder that CKPT names: the folder itself, or of a run folder the best where the run keeps
+    one (fine-tuning does), else the newest. With `newest` always that. Raises CheckpointError.
     """
     if (path / manifest.NAME).is_file():
         return path
@@ -90,7 +90,7 @@ def while_it_is_there(folder: Path) -> Iterator[None]:
 
 
 def is_multiple(folder: Path, settings: CheckpointConfig) -> bool:
-    """Whether `keep_every` keeps a checkpoint."""
+    """Returns whether `keep_every` keeps a checkpoint."""
     return settings.keep_every > 0 and (step_of(folder) or 0) % settings.keep_every == 0
 
 

@@ -106,7 +106,7 @@ class CheckpointManager:
 
     @property
     def is_written(self) -> bool:
-        """Whether a save is under way and this rank's shard of it is done: when all are, `finish` does not wait."""
+        """Returns whether this rank's shard of the save under way is done: when all are, `finish` does not wait."""
         return self._under_way is not None and self._under_way.shard.done()
 
     def finish(self) -> Path | None:

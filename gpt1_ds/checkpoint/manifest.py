@@ -42,7 +42,7 @@ class NewerFormatError(CheckpointError):
 
 
 def step_of(checkpoint: Path) -> int | None:
-    """The step that a checkpoint folder is named after, in its place or while it is replaced; None for other names."""
+    """Returns the step that a checkpoint folder is named after, also while it is replaced; None for other names."""
     found = re.fullmatch(rf"step-(\d{{8,}})|\.step-(\d{{8,}}){re.escape(REPLACED)}", checkpoint.name)
     return int(found[1] or found[2]) if found else None
 
@@ -53,7 +53,7 @@ def write(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint folder. Raises CheckpointError for one that is missing, damaged or too new."""
+    """Returns the manifest of a checkpoint folder. Raises CheckpointError for a missing, damaged or too new one."""
     path = folder / NAME
     manifest = read_json(path, "this is not a complete checkpoint")
     body = {key: value for key, value in manifest.items() if key != "checksum"}
@@ -98,7 +98,7 @@ def _problems(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _state_problems(body: dict[str, Any]) -> Iterator[str]:
-    """The same of what a resumed run continues from."""
+    """Yields the same of what a resumed run continues from."""
     best = body.get("best") or {"step": 0, "score": 0.0}
     numbers = [*body["loss_scaler"].values(), *best.values(), *(body.get("passed_over") or [])]
     pairs = body.get("guard") or []
@@ -120,7 +120,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path, if_missing: str, most: int = MOST_JSON) -> dict[str, Any]:
-    """A JSON object of a checkpoint. Raises CheckpointError for what is none, or takes over `most` bytes of memory."""
+    """Returns a JSON object of a checkpoint. Raises CheckpointError for others, and over `most` bytes of memory."""
     try:
         with readable(path), naming(path):
             if path.exists() and not path.is_file():

@@ -21,13 +21,13 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-2}  # relative; layouts sum 
 
 
 def probe_batch(objective: Objective, model: ModelConfig) -> MicroBatch:
-    """The objective's fixed example; dropout is off."""
+    """Returns the objective's fixed example; dropout is off."""
     batch = objective.probe(model)
     return MicroBatch.of(batch, np.zeros(batch.inputs[0].shape[1], dtype=np.int64))
 
 
 def probe_loss(engine: Engine, model: ModelConfig) -> float:
-    """The probe under the engine's present weights, in its precision; all ranks call this."""
+    """Returns the probe under the engine's present weights, in its precision; all ranks call this."""
     with torch.compiler.set_stance("force_eager"):  # one row now and then is not worth a compiled graph of its own
         return engine.evaluate([probe_batch(engine.objective, model)])
 

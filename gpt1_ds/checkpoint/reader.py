@@ -42,17 +42,17 @@ class StateReader:
 
     @property
     def has_moments(self) -> bool:
-        """Whether there is what an optimizer keeps, beside the master weights."""
+        """Returns whether there is what an optimizer keeps, beside the master weights."""
         return all(stored.slices.keys() - {"master"} for stored in self.index.values())
 
     def read(self, kind: str, info: ParameterInfo, offset: int, count: int) -> Tensor:
-        """1-D fp32 [count]: elements `offset` .. of this rank's part of a parameter."""
+        """Returns 1-D fp32 [count]: elements `offset` .. of this rank's part of a parameter."""
         stored = self._stored(info)
         start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
         return self._assembled(kind, info, stored.geometry, Slice(start, stop, offset, count))
 
     def factor(self, kind: str, info: ParameterInfo, count: int) -> Tensor:
-        """1-D fp32 [count]: one of the optimizer's FACTORS of a matrix."""
+        """Returns 1-D fp32 [count]: one of the optimizer's FACTORS of a matrix."""
         self._stored(info)
         return self._assembled(kind, info, Geometry.of([count], None), Slice(0, 1, 0, count))
 
@@ -72,7 +72,7 @@ class StateReader:
             raise DamagedError(f"{self.folder}: {kind} of {info.name} cannot be read: {error}") from None
 
     def whole(self, kind: str, info: ParameterInfo) -> Tensor:
-        """A parameter at its full shape, whichever part `info` is of."""
+        """Returns a parameter at its full shape, whichever part `info` is of."""
         stop = info.shape[info.dim] if info.dim is not None else 0
         return self.read(kind, replace(info, start=0, stop=stop), 0, math.prod(info.shape)).view(info.shape)
 

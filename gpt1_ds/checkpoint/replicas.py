@@ -61,7 +61,7 @@ class Replicas:
 
     @torch.no_grad()
     def compare(self) -> Difference | None:
-        """The first parameter whose copies differ, the same answer on every rank; None when all are equal."""
+        """Returns the first parameter whose copies differ, the same answer on every rank; None when all are equal."""
         if not self._shared:
             return None
         hashes = self._hashes()
@@ -75,7 +75,7 @@ class Replicas:
         return self._explain([self._shared[slot] for slot in differing], hashes) if differing else None
 
     def _hashes(self) -> dict[Key, Tensor]:
-        """int64 [] of every shared parameter that this rank holds, in the order of `_shared`."""
+        """Returns int64 [] of every shared parameter that this rank holds, in the order of `_shared`."""
         hashes = {key: torch.zeros((), dtype=torch.int64, device=self.engine.device) for key in self._mine}
         for kind, fragments in ((WEIGHT, master_weights.weights), (MASTER, master_weights.fragments)):
             for fragment in fragments(self.engine):

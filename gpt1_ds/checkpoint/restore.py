@@ -42,7 +42,7 @@ POSITIONS = "positions.weight"
 
 
 def stored_info(reader: StateReader, info: ParameterInfo, positions: NewPositions) -> ParameterInfo | None:
-    """The positions as the checkpoint has them; None of another parameter, and where none is to be added."""
+    """Returns the positions as the checkpoint has them; None of another parameter, and where none is to be added."""
     if info.name != POSITIONS or positions == "refuse" or info.name not in reader.index:
         return None
     rows, *width = reader.index[info.name].shape
@@ -52,8 +52,8 @@ def stored_info(reader: StateReader, info: ParameterInfo, positions: NewPosition
 def read_grown(
     reader: StateReader, kind: str, info: ParameterInfo, offset: int, count: int, positions: NewPositions, seed: int
 ) -> Tensor:
-    """1-D fp32 [count]: what StateReader.read gives, and of positions that the checkpoint lacks the new ones. Raises
-    CheckpointError.
+    """Returns 1-D fp32 [count]: what StateReader.read gives, and of positions that the checkpoint lacks the new ones.
+    Raises CheckpointError.
     """
     stored = stored_info(reader, info, positions)
     if stored is None:
@@ -72,7 +72,9 @@ def read_grown(
 
 
 def as_stored(reader: StateReader, fragments: Iterable[Fragment], positions: NewPositions) -> Iterator[Fragment]:
-    """The fragments without positions that the checkpoint lacks, so that their hashes are comparable with its own."""
+    """Yields the fragments without positions that the checkpoint lacks, so that their hashes are comparable with its
+    own.
+    """
     for fragment in fragments:
         stored = stored_info(reader, fragment.info, positions)
         if stored is None:
@@ -172,7 +174,7 @@ def verify_checkpoint(engine: Engine, folder: Path, shared: Path | None = None) 
 
 
 def _probed(config: Config, folder: Path) -> ModelConfig:
-    """The model as the probe of the checkpoint saw it, whose context may have been shorter."""
+    """Returns the model as the probe of the checkpoint saw it, whose context may have been shorter."""
     if config.checkpoint.positions == "refuse":
         return config.model
     theirs = load_carried(folder / "config.yaml").model
@@ -204,8 +206,8 @@ POOLER = "pooler."
 
 
 def is_transferred(name: str, layer: Layer, layers: int | None, pooler: bool) -> bool:
-    """Whether a parameter is taken over with the first `layers` blocks (-1: nothing, 0: embeddings, None: all), from a
-    checkpoint with a `pooler` or without one.
+    """Returns whether a parameter is taken over with the first `layers` blocks (-1: nothing, 0: embeddings, None: all),
+    from a checkpoint with a `pooler` or without one.
     """
     if layer.kind == "task_head":
         return pooler and layers is None and name.startswith(POOLER)
@@ -213,7 +215,7 @@ def is_transferred(name: str, layer: Layer, layers: int | None, pooler: bool) ->
 
 
 def has_pooler(reader: StateReader) -> bool:
-    """Whether a checkpoint's model was trained with one."""
+    """Returns whether a checkpoint's model was trained with one."""
     return any(name.startswith(POOLER) for name in reader.index)
 
 
@@ -246,7 +248,7 @@ def transfer(
 
 
 def _token_rows(reader: StateReader, info: ParameterInfo, fresh_rows: Collection[int], seed: int) -> Tensor:
-    """[rows of this rank, D]."""
+    """Returns [rows of this rank, D]."""
     rows_VD = initial_value(info, seed).clone()
     stored = reader.index[TOKENS].shape[0] if TOKENS in reader.index else info.shape[0]
     have = replace(info, shape=(stored, *info.shape[1:]), start=min(info.start, stored), stop=min(info.stop, stored))

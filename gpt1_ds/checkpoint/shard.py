@@ -75,7 +75,7 @@ class Geometry:
 
 
 def assemble(geometry: Geometry, want: Slice, have: Sequence[Slice], read: Read) -> Tensor:
-    """1-D fp32 tensor of the `want.count` elements of `want`, from whichever slices of `have` hold them.
+    """Returns a 1-D fp32 tensor of the `want.count` elements of `want`, from whichever slices of `have` hold them.
 
     Raises LookupError when an element is in none of them.
     """
@@ -104,7 +104,7 @@ def assemble(geometry: Geometry, want: Slice, have: Sequence[Slice], read: Read)
 
 
 def _flat(placed: Sequence[tuple[int, Slice]], first: int, count: int, read: Read) -> Tensor:
-    """Elements first .. first + count - 1 of the run in which each slice begins at the position beside it."""
+    """Returns elements [first, first + count) of the run in which each slice begins at the position beside it."""
     out = torch.empty(count)
     reached = first
     for at, part in sorted(placed, key=lambda pair: pair[0]):
@@ -166,7 +166,7 @@ def write_shard(folder: Path, file: str, fragments: list[Fragment]) -> RankShard
 
 
 def merged_index(shards: Iterable[RankShard]) -> dict[str, Any]:
-    """The shards' parts of the index as one JSON object, each slice with the name of its file."""
+    """Returns the shards' parts of the index as one JSON object, each slice with the name of its file."""
     merged: Index = {}
     for shard in shards:
         for name, entry in shard.index.items():
@@ -183,7 +183,7 @@ def slice_of(fragment: Fragment) -> Slice:
 
 
 def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:
-    """The named tensors that a rank writes, and its part of the index (file names still empty)."""
+    """Returns the named tensors that a rank writes, and its part of the index (file names still empty)."""
     tensors: dict[str, Tensor] = {}
     index: Index = {}
     for fragment in fragments:
@@ -227,13 +227,13 @@ def write_tensors(
 
 
 def hash_of(fragment: Fragment) -> Tensor:
-    """int64 []: what a fragment adds to its parameter's hash."""
+    """Returns int64 []: what a fragment adds to its parameter's hash."""
     info = fragment.info
     return partial_hash(fragment.master, Geometry.of(info.shape, info.dim), slice_of(fragment))
 
 
 def hashes_of(fragments: list[Fragment]) -> dict[str, int]:
-    """What a rank's fragments add to every parameter's hash."""
+    """Returns what a rank's fragments add to every parameter's hash."""
     hashes: dict[str, int] = {}
     for fragment in fragments:
         name = fragment.info.name
@@ -242,7 +242,7 @@ def hashes_of(fragments: list[Fragment]) -> dict[str, int]:
 
 
 def total_hashes(parts: Iterable[dict[str, int]]) -> dict[str, str]:
-    """The ranks' parts of the parameters' hashes, added; in hexadecimal digits."""
+    """Returns the ranks' parts of the parameters' hashes, added; in hexadecimal digits."""
     sums: dict[str, int] = {}
     for part in parts:
         for name, value in part.items():
@@ -283,6 +283,6 @@ def _sum(bits: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 @cache
 def _odd(count: int, stream: int, device: torch.device) -> Tensor:
-    """int64 [count]: pseudo-random odd factors."""
+    """Returns int64 [count]: pseudo-random odd factors."""
     factors = mix(np.arange(count, dtype=np.uint64) + np.uint64(stream << 48)) | np.uint64(1)
     return torch.from_numpy(factors.view(np.int64)).to(device)

@@ -39,7 +39,7 @@ class Store:
         return Store(f"{self.address}/{name}")
 
     def names(self) -> list[str]:
-        """The paths below this folder of all files there; none where the folder is not there."""
+        """Returns the paths below this folder of all files there; none where the folder is not there."""
         with reached(self.address):
             self._system.invalidate_cache()
             found = asked(lambda: self._system.find(self._root), deadline.LISTING_SECONDS)
@@ -108,8 +108,8 @@ def check_apart(place: str, folder: Path, key: str) -> None:
 
 
 def whole(names: Iterable[str]) -> list[str]:
-    """The names of whole checkpoints among the files of a run in a store, oldest first. Those of a run whose name
-    begins with this one's, as `a/b` does with `a`, are not its own.
+    """Returns the names of whole checkpoints among the files of a run in a store, oldest first. Those of a run whose
+    name begins with this one's, as `a/b` does with `a`, are not its own.
     """
     paths = [Path(name) for name in names]
     found = [path.parent for path in paths if path.name == manifest.NAME and path.parts[:-2] == ("checkpoints",)]

@@ -69,7 +69,7 @@ def check_memory(folder: Path, manifest: dict[str, Any], model: ModelConfig, hea
 
 
 def is_inside(folder: Path, name: str) -> bool:
-    """Whether `name` is a relative path that stays in the folder, through no link."""
+    """Returns whether `name` is a relative path that stays in the folder, through no link."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts:
         return False

@@ -49,7 +49,7 @@ def write(folder: Path, vector: SentenceVector) -> dict[str, Any]:
 
 
 def read(folder: Path, facts: dict[str, Any], width: int) -> SentenceVector | None:
-    """What the manifest `facts` of a verified checkpoint describes, if it does. Raises CheckpointError."""
+    """Returns what the manifest `facts` of a verified checkpoint describes, if it does. Raises CheckpointError."""
     if KEY not in facts:
         return None
     weights: dict[str, Tensor] = {}
@@ -65,7 +65,9 @@ def read(folder: Path, facts: dict[str, Any], width: int) -> SentenceVector | No
 
 
 def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
-    """The task's head that the manifest `facts` describes; None for a language model. Raises CheckpointError."""
+    """Returns the task's head that the manifest `facts` describes; None for a language model. Raises
+    CheckpointError.
+    """
     if "head" not in facts:
         return None
     try:
@@ -78,7 +80,7 @@ def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
 
 
 def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
-    """The task that a checkpoint was fine-tuned on, from its manifest; None for a language model. Raises
+    """Returns the task that a checkpoint was fine-tuned on, from its manifest; None for a language model. Raises
     CheckpointError.
     """
     try:
@@ -89,8 +91,8 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
 
 @torch.no_grad()
 def of_engine(engine: Engine, config: Config, head: HeadSpec | None = None) -> DenseModel:
-    """A copy of an engine's language model, with the `head` of its objective, on the device of every rank, in fp32 and
-    evaluation mode, whatever the layout. All ranks call this together; each has the whole model in memory.
+    """Returns a copy of an engine's language model, with the `head` of its objective, on the device of every rank, in
+    fp32 and evaluation mode, whatever the layout. All ranks call this together; each has the whole model in memory.
     """
     here = master_weights.saved_fragments(engine)
     slices: dict[str, list[Slice]] = {}
@@ -154,12 +156,12 @@ def publish(
 
 
 def for_one_rank(config: Config) -> Config:
-    """The configuration of the same model on one rank, which recomputes nothing."""
+    """Returns the configuration of the same model on one rank, which recomputes nothing."""
     return replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
 
 
 def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: HeadSpec | None = None) -> DenseModel:
-    """The dense model on the CPU in evaluation mode; `value` gives each parameter at its full shape, fp32."""
+    """Returns the dense model on the CPU in evaluation mode; `value` gives each parameter at its full shape, fp32."""
     assert config.model.vocab_size is not None, "saved configurations name the vocabulary size"
     model = DenseModel(config, config.model.vocab_size, TensorParallel(connect_alone()), head)
     with torch.no_grad():

@@ -37,7 +37,7 @@ class UserError(Exception):
 
     @property
     def code(self) -> int:
-        """The program's exit code."""
+        """Returns the program's exit code."""
         return EXIT_USAGE
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, ...]]:  # crosses process boundaries with its lines
@@ -62,12 +62,12 @@ class ArgumentError(UserError):
     """An argument that a function cannot use. Each problem begins with its name: `top_p=2 must be ...`."""
 
     def renamed(self, **names: str) -> ArgumentError:
-        """The same error where arguments have other names."""
+        """Returns the same error where arguments have other names."""
         found = [re.match(r"(\w+)(.*)", problem, re.DOTALL) for problem in self.problems]
         return ArgumentError(*(f"{names.get(one[1], one[1])}{one[2]}" for one in found if one))
 
     def of_options(self) -> UserError:
-        """The same error for a person at a command line: `--top-p=2 must be ...`."""
+        """Returns the same error for a person at a command line: `--top-p=2 must be ...`."""
         found = [re.match(r"(\w+)(.*)", problem, re.DOTALL) for problem in self.problems]
         return UserError(*(f"--{one[1].replace('_', '-')}{one[2]}" for one in found if one))
 
@@ -145,5 +145,5 @@ class UnsavedError(TrainingError):
 
 
 def one_line(said: object, most: int = 300) -> str:
-    """What a library says of its error, for the middle of a line of ours."""
+    """Returns what a library says of its error, for the middle of a line of ours."""
     return " ".join(str(said).split())[:most].rstrip(".;")

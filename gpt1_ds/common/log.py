@@ -160,7 +160,7 @@ def terminal() -> IO[str]:
 
 
 def is_terminal() -> bool:
-    """Whether somebody watches live; NO_COLOR and dumb terminals get plain lines."""
+    """Returns whether somebody watches live; NO_COLOR and dumb terminals get plain lines."""
     return _watched(terminal())
 
 

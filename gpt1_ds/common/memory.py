@@ -25,7 +25,7 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """Bytes that can be allocated without swapping; 0 where the system does not say."""
+    """Returns the bytes that can be allocated without swapping; 0 where the system does not say."""
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
         free = int(fields["MemAvailable"].split()[0]) * 1024
@@ -63,8 +63,8 @@ def kernel_kills() -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """What each control group around this process leaves (a batch job's limit lies on one of them); page cache that
-    can be dropped counts as free.
+    """Yields what each control group around this process leaves (a batch job's limit lies on one of them); page cache
+    that can be dropped counts as free.
     """
     for folder, limit_name, used_name in _groups():
         try:
@@ -107,7 +107,9 @@ for number in range(torch.cuda.device_count()):
 
 
 def sign_of_driver() -> Path | None:
-    """The file that shows an NVIDIA driver whose GPUs this process may open; None where there is no such file."""
+    """Returns the file that shows an NVIDIA driver whose GPUs this process may open; None where there is no such
+    file.
+    """
     if DRIVER.exists():
         return DRIVER
     nodes = sorted(DEVICES.glob("nvidia[0-9]*"))
@@ -115,7 +117,7 @@ def sign_of_driver() -> Path | None:
 
 
 def memory_mib() -> list[float]:
-    """The memory of each GPU of this host, MiB; empty where nothing answers."""
+    """Returns the memory of each GPU of this host, MiB; empty where nothing answers."""
     found = _nvidia_smi("memory.total")
     try:
         return [float(one) for one in found] if found else _torch_memory_mib()
@@ -124,19 +126,19 @@ def memory_mib() -> list[float]:
 
 
 def indices() -> list[str]:
-    """The number of each GPU of this host, as CUDA_VISIBLE_DEVICES names it; empty where nothing answers."""
+    """Returns the number of each GPU of this host, as CUDA_VISIBLE_DEVICES names it; empty where nothing answers."""
     return _nvidia_smi("index") or [str(number) for number in range(len(_torch_memory_mib()))]
 
 
 def driver_version() -> str | None:
-    """The version of the NVIDIA driver, such as 580.65.06; None where nothing answers."""
+    """Returns the version of the NVIDIA driver, such as 580.65.06; None where nothing answers."""
     text = DRIVER.read_text(encoding="utf-8") if DRIVER.exists() else " ".join(_nvidia_smi("driver_version")[:1])
     found = re.search(r"\d+\.\d+(\.\d+)*", text)
     return found[0] if found else None
 
 
 def _nvidia_smi(what: str) -> list[str]:
-    """Its answer for each GPU of this host; empty where it is not installed or has no answer."""
+    """Returns what nvidia-smi answers for each GPU of this host; empty where it is not installed or has no answer."""
     return _answer("nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits")
 
 

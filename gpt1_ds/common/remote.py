@@ -36,7 +36,7 @@ def _said(problem: Exception, address: str) -> str:
 
 
 def file_system(address: str, **options: Any) -> tuple[Any, str]:
-    """(fsspec's file system, the place in it) of an address. Call it inside `reached`."""
+    """Returns (fsspec's file system, the place in it) of an address. Call it inside `reached`."""
     import fsspec
 
     system, place = asked(lambda: fsspec.core.url_to_fs(address, **options))

@@ -83,18 +83,18 @@ class RunDir:
             raise ConfigError(f"{self.path}: everybody may write to this run folder; chmod o-w it or choose another")
 
     def job_stop(self, job: str) -> Path:
-        """The hand-over request of one SLURM job: save, end, let the successor continue."""
+        """Returns the hand-over request of one SLURM job: save, end, let the successor continue."""
         return self.path / f"STOP.{job}"
 
     def outcome(self, job: str) -> Path:
         return self.slurm / f"outcome-{job}.json"
 
     def fault(self, job: str, task: str) -> Path:
-        """What one process of a job says of a fault of the world that ended it."""
+        """Returns what one process of a job says of a fault of the world that ended it."""
         return self.slurm / f"fault-{job}-{task}.json"
 
     def ended(self, job: str) -> Path:
-        """What the launchers of a job's ranks said of those that ended badly."""
+        """Returns what the launchers of a job's ranks said of those that ended badly."""
         return self.slurm / f"ended-{job}.txt"
 
     def rank_log(self, rank: int) -> Path:
@@ -170,7 +170,9 @@ def no_run(path: Path, what: str = "no run folder (config.yaml is missing)") -> 
 
 
 def why_diverged(events: Sequence[Mapping[str, Any]]) -> str:
-    """Why the last start of a run ended in divergence, from the lines of its events.jsonl; nothing where it did not."""
+    """Returns why the last start of a run ended in divergence, from the lines of its events.jsonl; nothing where it did
+    not.
+    """
     start = max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
     for event in reversed(events[start:]):
         if event["event"] == "diverged" or (event["event"] == "spike" and event.get("action") == "raise"):
@@ -185,8 +187,8 @@ _COUNTED_ON: dict[str, dict[str, type]] = {
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a JSONL file. What a kill, a power cut or a full disk cut off, or another program wrote, is passed
-    over.
+    """Yields the records of a JSONL file. What a kill, a power cut or a full disk cut off, or another program wrote, is
+    passed over.
     """
     if not is_there(path):
         return

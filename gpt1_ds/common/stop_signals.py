@@ -77,7 +77,7 @@ def kept_for_later() -> Iterator[None]:
 
 
 def current() -> dict[int, Any]:
-    """The handlers as they are, for `restore`."""
+    """Returns the handlers as they are, for `restore`."""
     return {number: signal.getsignal(number) for number in NUMBERS}
 
 

@@ -16,20 +16,22 @@ def shown(text: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` can be written as UTF-8. Python has halves of surrogate pairs in the place of other bytes."""
+    """Returns whether `text` can be written as UTF-8. Python has halves of surrogate pairs in the place of other
+    bytes.
+    """
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def is_missing(value: object) -> bool:
-    """Whether a cell or the value of a key is missing: null, NaN (which Python writes into JSON), or only blanks. A key
-    that is not there has the value null.
+    """Returns whether a cell or the value of a key is missing: null, NaN (which Python writes into JSON), or only
+    blanks. A key that is not there has the value null.
     """
     blank = isinstance(value, str) and not value.strip()
     return value is None or blank or (isinstance(value, float) and math.isnan(value))
 
 
 def decimals(value: float | None, places: int = 4) -> str:
-    """A number of a JSON file, in which null stands for what is not finite."""
+    """Returns a number of a JSON file, in which null stands for what is not finite."""
     return "not finite" if value is None else f"{value:.{places}f}"
 
 
@@ -55,7 +57,7 @@ def parse_count(text: str) -> int:
 
 
 def count(value: float) -> str:
-    """A count in three significant digits: 116534784 -> '117M'."""
+    """Returns a count in three significant digits: 116534784 -> '117M'."""
     for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if abs(value) >= 0.9995 * scale:
             scaled = value / scale
@@ -64,12 +66,12 @@ def count(value: float) -> str:
 
 
 def amount(number: int, noun: str) -> str:
-    """A number of things: '1 rank', '2 ranks'."""
+    """Returns a number of things: '1 rank', '2 ranks'."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def byte_size(value: float) -> str:
-    """Bytes in binary units: 1610612736 -> '1.5 GiB'."""
+    """Returns the bytes in binary units: 1610612736 -> '1.5 GiB'."""
     for suffix, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(value) >= scale:
             return f"{value / scale:.3g} {suffix}"
@@ -77,7 +79,7 @@ def byte_size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 93784 -> '1 d 2 h', 75 -> '1 min 15 s'."""
+    """Returns the seconds as people say them: 93784 -> '1 d 2 h', 75 -> '1 min 15 s'."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"

@@ -53,11 +53,11 @@ class BatchSizes:
         return self.changes[-1].size
 
     def size(self, step: int) -> int:
-        """Sequences of batch `step`."""
+        """Returns the sequences of batch `step`."""
         return self.batch(step).size
 
     def before(self, step: int) -> int:
-        """Sequences of all batches before `step`: the number of its first one."""
+        """Returns the sequences of all batches before `step`: the number of its first one."""
         return self.batch(step).before
 
     def position(self, step: int) -> float:
@@ -65,7 +65,7 @@ class BatchSizes:
         return step if len(self.changes) == 1 else self.before(step + 1) / self.full
 
     def steps(self, position: float) -> int:
-        """The fewest steps after which a run has come to `position`."""
+        """Returns the fewest steps after which a run has come to `position`."""
         if len(self.changes) == 1:
             return math.ceil(position)
         sequences = position * self.full

@@ -24,14 +24,14 @@ KEYS = {  # of the other sections
 
 
 def lies_in_a_run(path: Path) -> bool:
-    """Whether a file is the configuration that a run folder or a checkpoint keeps of itself."""
+    """Returns whether a file is the configuration that a run folder or a checkpoint keeps of itself."""
     folder = path.resolve().parent
     inside = (folder / "manifest.json").exists() or (folder / "checkpoints").is_dir()
     return path.resolve().name == "config.yaml" and inside
 
 
 def carried(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """(what may be read of `values`, the other keys that are not as in `defaults`)."""
+    """Returns (what may be read of `values`, the other keys that are not as in `defaults`)."""
     kept: dict[str, Any] = {}
     left_out: list[str] = []
     for section, keys in values.items():

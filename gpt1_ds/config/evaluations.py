@@ -29,11 +29,11 @@ class EvaluationConfig(ProbeConfig):
 
     @property
     def metric(self) -> str:
-        """The score of a probe that a best checkpoint can be chosen by."""
+        """Returns the score of a probe that a best checkpoint can be chosen by."""
         return "accuracy" if self.template else SCALES[self.name].metric
 
     def is_due(self, step: int, steps: int, eval_every: int) -> bool:
-        """Whether it is measured after `step`; after the last of `steps` everything is."""
+        """Returns whether it is measured after `step`; after the last of `steps` everything is."""
         every = eval_every if self.every is None else self.every
         return step == steps or (every > 0 and step % every == 0)
 

@@ -25,7 +25,7 @@ class RowLengths:
 
     @property
     def fed(self) -> int:
-        """Positions that the model computes."""
+        """Returns the positions that the model computes."""
         return sum(self.stacks)
 
 

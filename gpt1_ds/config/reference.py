@@ -46,7 +46,7 @@ def all_keys() -> Iterator[Key]:
 
 
 def keys(kind: Any, prefix: str) -> Iterator[Key]:
-    """The rows of a dataclass; those of a dataclass within it follow it."""
+    """Yields the rows of a dataclass; those of a dataclass within it follow it."""
     hints, documented = typing.get_type_hints(kind), comments(kind)
     for field in dataclasses.fields(kind):
         if field.name not in documented:
@@ -63,7 +63,7 @@ def keys(kind: Any, prefix: str) -> Iterator[Key]:
 
 
 def described_presets() -> Iterator[tuple[str, str]]:
-    """(name for -c, the first line, or sentence, of its comment) of every shipped file."""
+    """Yields (name for -c, the first line, or sentence, of its comment) of every shipped file."""
     for path in sorted(SHIPPED.rglob("*.yaml")):
         lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
         about = [line.lstrip("# ") for line in lines] or [""]
@@ -90,13 +90,13 @@ def _own_comments(kind: Any) -> dict[str, str]:
 
 
 def dataclass_in(hint: Any) -> Any:
-    """The dataclass that a hint is, or holds."""
+    """Returns the dataclass that a hint is, or holds."""
     inside = [hint, *typing.get_args(hint)]
     return next((option for option in inside if dataclasses.is_dataclass(option)), None)
 
 
 def _shown(field: dataclasses.Field[Any]) -> str:
-    """The default as YAML would have it."""
+    """Returns the default as YAML would have it."""
     factory = field.default_factory
     value = field.default if factory is dataclasses.MISSING else factory()
     if value is dataclasses.MISSING:

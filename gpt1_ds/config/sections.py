@@ -72,7 +72,9 @@ class DataConfig:
 
     @property
     def apart(self) -> bool:
-        """Whether rows hold several documents that do not see one another; the other texts have one, or a pair."""
+        """Returns whether rows hold several documents that do not see one another; the other texts have one, or a
+        pair.
+        """
         return self.documents == "masked" and self.text in ("windows", "full_sentences")
 
     def problems(self) -> Iterator[str]:
@@ -133,23 +135,25 @@ class TrainConfig:
 
     @property
     def profiled(self) -> range:
-        """The steps to profile, numbered from 1; what comes after the last step of the run does not come."""
+        """Returns the steps to profile, numbered from 1; what comes after the last step of the run does not come."""
         start, _, stop = (self.profile or "0:0").partition(":")
         return range(int(start), int(stop))
 
     @property
     def smallest_batch(self) -> int:
-        """Sequences of the first step; those of every other step are a multiple of them."""
+        """Returns the sequences of the first step; those of every other step are a multiple of them."""
         return self.batch_warmup or self.global_batch
 
     def batch_sizes(self, row: int) -> BatchSizes:
-        """Sequences of every step, whose rows have `row` tokens."""
+        """Returns the sequences of every step, whose rows have `row` tokens."""
         if self.batch_warmup is None or self.batch_warmup_tokens is None or self.batch_warmup == self.global_batch:
             return BatchSizes.constant(self.global_batch)
         return BatchSizes.growing(self.batch_warmup, self.global_batch, self.batch_warmup_tokens, row)
 
     def all_steps(self, row: RowLengths, epoch: int) -> int:
-        """Steps of a whole run. `tokens` are those that the model is fed with, an epoch is `epoch` tokens of text."""
+        """Returns the steps of a whole run. `tokens` are those that the model is fed with, an epoch is `epoch` tokens
+        of text.
+        """
         sizes = self.batch_sizes(row.fed)
         if self.steps is not None:
             return self.steps
@@ -193,7 +197,7 @@ class TrainConfig:
             yield f"train.profile={self.profile} names no step; write START:STOP with 1 <= START < STOP"
 
     def _warmup_problems(self) -> Iterator[str]:
-        """What keeps the batch from growing in equal parts."""
+        """Yields what keeps the batch from growing in equal parts."""
         first, tokens, micro = self.batch_warmup, self.batch_warmup_tokens, self.micro_batch
         if (first is None) != (tokens is None):
             named, missing = ("batch_warmup", "batch_warmup_tokens")[:: 1 if tokens is None else -1]
@@ -309,7 +313,7 @@ class CheckpointConfig:
 
     @property
     def grows_at_resume(self) -> bool:
-        """Whether a run that continues may have a longer context than its checkpoint."""
+        """Returns whether a run that continues may have a longer context than its checkpoint."""
         return self.positions != "refuse" and self.init_from is None
 
     def problems(self) -> Iterator[str]:

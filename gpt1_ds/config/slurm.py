@@ -56,7 +56,7 @@ class SlurmConfig:
 
     @property
     def gpus(self) -> int:
-        """GPUs of each node."""
+        """Returns the GPUs of each node."""
         given = str(self.gpus_per_node)
         return int(given.rpartition(":")[2]) if _GPUS.fullmatch(given) else 0
 
@@ -83,7 +83,7 @@ class SlurmConfig:
 
     @property
     def seconds(self) -> int:
-        """The limit of one job."""
+        """Returns the limit of one job."""
         return seconds_of(self.time)
 
     def problems(self) -> Iterator[str]:
@@ -140,7 +140,9 @@ class SlurmConfig:
 
 
 def seconds_of(time: str) -> int:
-    """[days-]hours:minutes:seconds as SLURM reads it: with days hours come first, without them seconds come last."""
+    """Returns [days-]hours:minutes:seconds as SLURM reads it: with days hours come first, without them seconds come
+    last.
+    """
     days, _, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     missing = [0] * (3 - len(parts))

@@ -110,7 +110,7 @@ class TaskConfig:
 
     @property
     def makes_vectors(self) -> bool:
-        """Whether a vector of each text is wanted, and no answer."""
+        """Returns whether a vector of each text is wanted, and no answer."""
         return self.kind == "sentences"
 
     def problems(self) -> Iterator[str]:
@@ -174,7 +174,7 @@ class TaskConfig:
             yield f"task.mixture_temperature={self.mixture_temperature} must be 1 or more; 1 draws by size"
 
     def part(self, of: PartConfig) -> TaskConfig:
-        """The section of one task of the mixture alone: it shares all that it does not say itself."""
+        """Returns the section of one task of the mixture alone: it shares all that it does not say itself."""
         alone = replace(self, name=of.name, path=of.path, kind=of.kind, columns=of.columns, prefix=of.prefix)
         return replace(alone, mixture=[], metric="auto")
 
@@ -293,7 +293,7 @@ class ProbeConfig:
 
 
 def problems(probes: Sequence[ProbeConfig], key: str = "probes") -> Iterator[str]:
-    """One line per problem of the whole list, which is that of `key`."""
+    """Yields one line per problem of the whole list, which is that of `key`."""
     names = [probe.shown for probe in probes]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"{key}: {name} is there {names.count(name)} times; keep one of it, or give each a title"

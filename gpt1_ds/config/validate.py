@@ -31,7 +31,7 @@ _KEY = re.compile(r"[a-z_]+\.[a-z_0-9]+(?==)")  # which the line of a problem be
 
 
 def problems(config: Config) -> Iterator[str]:
-    """One line per problem that holds for every number of ranks: the key, its value, the way out."""
+    """Yields one line per problem that holds for every number of ranks: the key, its value, the way out."""
     if not_finite := list(_not_finite(config)):  # what follows computes with them
         yield from not_finite
         return
@@ -186,7 +186,7 @@ def _sentence_problems(config: Config, task: TaskConfig) -> Iterator[str]:
 
 
 def _objective_problems(config: Config) -> Iterator[str]:
-    """How a model sees, what it learns and what it reads must fit together."""
+    """Yields one line per pair of settings that do not fit: how a model sees, what it learns, what it reads."""
     model, objective, data = config.model, config.objective, config.data
     if model.kind == "lstm" and (model.mask, model.head, model.segments) != ("causal", "plain", 0):
         yield "model.kind=lstm has no model.mask, model.head or model.segments; leave them out"
@@ -269,12 +269,14 @@ def _span_problems(model: ModelConfig, objective: ObjectiveConfig) -> Iterator[s
 
 
 def may_grow(config: Config, source: ModelConfig) -> bool:
-    """Whether the model's context is longer than that of `source`, whose weights it takes over, and may be."""
+    """Returns whether the model's context is longer than that of `source`, whose weights it takes over, and may be."""
     return config.checkpoint.positions != "refuse" and config.model.context > source.context
 
 
 def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:
-    """One line per reason why fine-tuning cannot begin with the weights of a checkpoint whose model is `source`."""
+    """Yields one line per reason why fine-tuning cannot begin with the weights of a checkpoint whose model is
+    `source`.
+    """
     assert config.task is not None, "fine-tuning has a task"
     model, layers, where = config.model, config.task.transfer_layers, config.checkpoint.init_from
     if layers == -1:
@@ -293,7 +295,7 @@ def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:
 
 
 def world_problems(config: Config, world: int) -> Iterator[str]:
-    """One line per reason why this configuration cannot run on `world` ranks."""
+    """Yields one line per reason why this configuration cannot run on `world` ranks."""
     parallel, train = config.parallel, config.train
     replica = parallel.tensor * parallel.pipeline
     if world % replica:
@@ -315,7 +317,7 @@ def world_problems(config: Config, world: int) -> Iterator[str]:
 
 
 def cpu_problems(config: Config) -> Iterator[str]:
-    """One line per setting that no CPU can run."""
+    """Yields one line per setting that no CPU can run."""
     if config.parallel.sequence:
         yield "parallel.sequence=true needs CUDA (Megatron has no sequence-parallel regions on a CPU); leave it out"
     if config.model.attention == "fused":
@@ -349,14 +351,14 @@ _ISSUED = re.compile(  # tokens that say by their form what they are
 
 
 def secret_problems(config: Any) -> Iterator[str]:
-    """One line per place of a configuration that seems to hold a secret, which the line does not repeat."""
+    """Yields one line per place of a configuration that seems to hold a secret, which the line does not repeat."""
     for key, text in _texts(config):
         if what := _secret_in(text, is_shell=key.startswith("slurm.")):
             yield f"{key}: {what}: {WAY_OUT}"
 
 
 def secret_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    """One line per argument of a job's command that seems to hold a secret, which the line does not repeat."""
+    """Yields one line per argument of a job's command that seems to hold a secret, which the line does not repeat."""
     before = "the command"
     for argument in arguments:
         option, equals, _ = argument.partition("=")
@@ -369,12 +371,12 @@ def secret_arguments(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the value of a variable or option of this name is secret."""
+    """Returns whether the value of a variable or option of this name is secret."""
     return bool(_NAME.search(name)) and not _PLACE.search(name)
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(key, text) of all texts inside; those of slurm.environment as a shell assigns them."""
+    """Yields (key, text) of all texts inside; those of slurm.environment as a shell assigns them."""
     if isinstance(value, (str, int, float)):
         yield key, f"{key.rpartition('.')[2]}='{value}'" if key.startswith("slurm.environment.") else str(value)
     for name, one in inside(value, first=1).items():

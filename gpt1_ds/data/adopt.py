@@ -82,7 +82,7 @@ def _prefix(name: str | Path) -> Path:
 def _adopt_split(
     folder: Path, name: str, prefixes: Sequence[Path], tokenizer: Tokenizer, copy: bool, show: Any
 ) -> dict[str, Any]:
-    """The entry of dataset.json, with the set of `dtypes`."""
+    """Returns the entry of dataset.json, with the set of `dtypes`."""
     entry: dict[str, Any] = {"tokens": 0, "documents": 0, "bytes": 0, "shards": [], "dtypes": set()}
     bytes_of = tokenizer.token_bytes()
     for number, prefix in enumerate(prefixes):
@@ -116,7 +116,7 @@ def _check_apart(pairs: dict[str, list[Path]], splits: dict[str, Any]) -> None:
 
 
 def _opened(prefix: Path) -> Shard:
-    """A pair whose files fit each other."""
+    """Returns a pair whose files fit each other."""
     try:
         shard = Shard(prefix)
         check_index(shard)
@@ -126,7 +126,7 @@ def _opened(prefix: Path) -> Shard:
 
 
 def _read(shard: Shard, tokenizer: Tokenizer, bytes_of: Any) -> tuple[str, int]:
-    """(hex sha256, UTF-8 bytes of text) of all tokens, each in the vocabulary."""
+    """Returns (hex sha256, UTF-8 bytes of text) of all tokens, each in the vocabulary."""
     digest, text_bytes, size = hashlib.sha256(), 0, tokenizer.vocab_size
     vocabulary = f"the tokenizer's vocabulary of {size}; name the --tokenizer that the data was made with"
     for block in token_blocks(shard, size, vocabulary):
@@ -136,7 +136,7 @@ def _read(shard: Shard, tokenizer: Tokenizer, bytes_of: Any) -> tuple[str, int]:
 
 
 def _documents(shard: Shard, tokenizer: Tokenizer) -> int:
-    """How many documents there are, each ending with `<eod>`."""
+    """Returns how many documents there are, each ending with `<eod>`."""
     documents = len(shard.documents) - 1
     if (found := unended(shard, documents, tokenizer.eod_id)) is not None:
         document, last = found

@@ -138,7 +138,7 @@ class _Build:
         return self.out / PARTS / f"{self.key[:16]}-{UNITS}"
 
     def finished(self) -> Dataset:
-        """The dataset that is there already, if it is of the same inputs and options."""
+        """Returns the dataset that is there already, if it is of the same inputs and options."""
         dataset = Dataset(self.out)
         if dataset.description.get("key") != self.key:
             other = self._difference(dataset.description)
@@ -208,7 +208,7 @@ class _Build:
                 path.unlink()
 
     def _tokenize(self, units: Sequence[Unit], workers: int, show: Show) -> list[PartSummary]:
-        """One summary per unit, in order; parts that are there are not made again."""
+        """Returns one summary per unit, in order; parts that are there are not made again."""
         dtype = token_dtype(self.tokenizer.vocab_size)
         done = {unit.number: part for unit in units if (part := finished_part(self.parts, unit.number, dtype))}
         missing = [unit for unit in units if unit.number not in done]

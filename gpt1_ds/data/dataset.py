@@ -57,12 +57,12 @@ class TokenStream:
 
     @property
     def documents_with_text(self) -> int:
-        """All of them, where nobody has counted sentences."""
+        """Returns how many documents have text; all of them, where nobody has counted sentences."""
         return self.documents - self.sentence_counts.get("empty_documents", 0)
 
     def read(self, start: int, count: int) -> NDArray[np.integer]:
-        """[count] tokens from token `start` on, read-only. Raises ValueError outside the split, DataError for a shard
-        that was cut short.
+        """Returns [count] tokens from token `start` on, read-only. Raises ValueError outside the split, DataError for a
+        shard that was cut short.
         """
         stop = start + count
         if not 0 <= start <= stop <= self.tokens:
@@ -78,8 +78,8 @@ class TokenStream:
         return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
 
     def ring(self, start: int, count: int) -> list[tuple[int, int]]:
-        """(start, count) of the one or two pieces of `count` tokens from `start` on, the first token following the
-        last.
+        """Returns (start, count) of the one or two pieces of `count` tokens from `start` on, the first token following
+        the last.
         """
         here = min(count, self.tokens - start)
         return [(start, here)] if here == count else [(start, here), (0, count - here)]
@@ -98,13 +98,15 @@ class TokenStream:
             )
 
     def documents_of(self, start: int, count: int) -> range:
-        """Numbers of the documents that tokens [start, start + count) touch, counted from 0 within the split."""
+        """Returns the numbers of the documents that tokens [start, start + count) touch, counted from 0 within the
+        split.
+        """
         if count < 1:
             return range(0)
         return range(self._document_at(start), self._document_at(start + count - 1) + 1)
 
     def shard(self, number: int) -> Shard:
-        """The open shard; opening checks it. Raises DataError for a damaged one."""
+        """Returns the open shard; opening checks it. Raises DataError for a damaged one."""
         return _open(weakref.ref(self), number)
 
     def _opened(self, number: int) -> Shard:
@@ -213,7 +215,9 @@ def description_of(
 
 
 def hash_data(splits: Mapping[str, Any], dtype: str, tokenizer_fingerprint: str) -> str:
-    """Hex sha256 of what a model sees of a dataset: the tokens of each split, in order, and what they mean."""
+    """Returns the hex sha256 of what a model sees of a dataset: the tokens of each split, in order, and what they
+    mean.
+    """
     digests = {
         name: [(shard["bin_sha256"], shard["idx_sha256"]) for shard in entry["shards"]]
         for name, entry in splits.items()

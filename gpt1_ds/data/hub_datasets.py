@@ -26,8 +26,8 @@ _FORM = f"{PREFIX}NAME[:CONFIG][:SPLIT]"
 
 
 def find(word: str, text_key: str) -> Input:
-    """The shards of a split. Raises DataError for a dataset, configuration, split or column that cannot be read, in
-    one line that names the way out.
+    """Returns the shards of a split. Raises DataError for a dataset, configuration, split or column that cannot be
+    read, in one line that names the way out.
     """
     name, config, split = _parts(word)
     if Path(name).is_dir():  # whose changes nothing would notice
@@ -50,7 +50,9 @@ def find(word: str, text_key: str) -> Input:
 
 
 def read(shard: HubShard) -> Iterator[str | None]:
-    """The documents of a shard; None for a row without a value. Raises DataError and WorldError as `rows_of` does."""
+    """Returns the documents of a shard; None for a row without a value. Raises DataError and WorldError as `rows_of`
+    does.
+    """
     datasets = library(shard.path)
 
     def opened() -> Any:
@@ -61,7 +63,8 @@ def read(shard: HubShard) -> Iterator[str | None]:
 
 
 def rows_of(name: str, opened: Callable[[], Any]) -> Iterator[dict[str, Any]]:
-    """The rows of the stream that `opened` gives. What the network loses is asked for again, from where it broke off.
+    """Yields the rows of the stream that `opened` gives. What the network loses is asked for again, from where it broke
+    off.
 
     Raises DataError for what the hub refuses, WorldError when the network stays away; both begin with `name`.
     """
@@ -112,7 +115,7 @@ def library(word: str) -> Any:
 
 
 def open_stream(datasets: Any, name: str, config: str | None, split: str, revision: str | None) -> Any:
-    """A split as a stream of rows, from the files of one commit."""
+    """Returns a split as a stream of rows, from the files of one commit."""
     return datasets.load_dataset(name, config, split=split, streaming=True, revision=revision)
 
 
@@ -159,12 +162,14 @@ def errors_of_hub(word: str) -> Iterator[None]:
 
 
 def of_network(error: BaseException) -> bool:
-    """Whether the network, the hub or a file on the way is to blame; not all clients of HTTP raise an OSError."""
+    """Returns whether the network, the hub or a file on the way is to blame; not all clients of HTTP raise an
+    OSError.
+    """
     clients = ("httpx", "httpx2", "requests", "aiohttp")
     return isinstance(error, (OSError, RuntimeError)) or type(error).__module__.partition(".")[0] in clients
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the hub answered, and will answer the same again; 408 and 429 ask to come later."""
+    """Returns whether the hub answered, and will answer the same again; 408 and 429 ask to come later."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
     return isinstance(error, FileNotFoundError) or (400 <= status < 500 and status not in (408, 429))

@@ -56,12 +56,12 @@ class BatchShape:
     first: int | None = None
 
     def of_batch(self, number: int, sizes: BatchSizes) -> BatchShape:
-        """The shape of batch `number` (1 is the first) of a run."""
+        """Returns the shape of batch `number` (1 is the first) of a run."""
         batch = sizes.batch(number)
         return replace(self, global_batch=batch.size, first=batch.before)
 
     def numbers(self, step: int) -> Int64s:
-        """int64 [G]: the numbers in the run of the sequences of batch `step`."""
+        """Returns int64 [G]: the numbers in the run of the sequences of batch `step`."""
         first = (step - 1) * self.global_batch if self.first is None else self.first
         return first + np.arange(self.global_batch)
 
@@ -106,7 +106,7 @@ class TrainingData:
         return sum(self.rows_per_pass) * self.context
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
-        """The rank's share of the batch of optimizer step `step` (1 is the first)."""
+        """Returns the rank's share of the batch of optimizer step `step` (1 is the first)."""
         micro_batches, total = list[Any](), 0
         lengths_G = np.full(shape.global_batch, self.context) if self.whole else None
         number_G = shape.numbers(step)
@@ -120,8 +120,8 @@ class TrainingData:
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
 
     def _versions(self, sequence: Int64s) -> Int64s:
-        """What the masks of these sequences depend on: their number in the run, or, where there are `copies` of each
-        window, which window it is and which of its copies.
+        """Returns what the masks of these sequences depend on: their number in the run, or, where there are `copies` of
+        each window, which window it is and which of its copies.
         """
         if not self.copies:
             return sequence
@@ -147,7 +147,7 @@ class TrainingData:
         return found
 
     def windows(self, sequence: Int64s) -> Int64s:
-        """int64 [len(sequence), T]: the windows of these sequence numbers."""
+        """Returns int64 [len(sequence), T]: the windows of these sequence numbers."""
         source, number = blend(sequence, self.weights)
         tokens_BT = np.empty((len(sequence), self.context + 1), dtype=np.int64)
         for at, (stream, order) in enumerate(zip(self.streams, self.orders, strict=True)):
@@ -158,7 +158,7 @@ class TrainingData:
 
 
 def read(stream: TokenStream, start: int, count: int) -> NDArray[np.integer]:
-    """[count] tokens of a window, all of them in the vocabulary. Raises DataError."""
+    """Returns [count] tokens of a window, all of them in the vocabulary. Raises DataError."""
     pieces = [stream.read(*piece) for piece in stream.ring(start, count)]
     tokens = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     stream.check(tokens, start)

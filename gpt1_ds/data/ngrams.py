@@ -36,7 +36,7 @@ class NgramScore:
 
 
 def ngram_scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
-    """The scores of orders 1 to `orders` (at most 3). Raises DataError when a split is missing or too small."""
+    """Returns the scores of orders 1 to `orders` (at most 3). Raises DataError when a split is missing or too small."""
     dataset = Dataset(folder)
     train, held_out = _tokens(dataset.split("train")), _tokens(dataset.split("validation"))
     for split, tokens in (("training", train), ("held-out", held_out)):
@@ -71,7 +71,9 @@ def _tokens(stream: TokenStream) -> Int64s:
 
 
 def _unigram(train: Int64s, held_out: Int64s, vocab_size: int) -> Floats:
-    """The probability of each held-out token. The mass that seen tokens lose by the discount is spread over all."""
+    """Returns the probability of each held-out token. The mass that seen tokens lose by the discount is spread over
+    all.
+    """
     counts = np.bincount(train, minlength=vocab_size)
     seen = np.count_nonzero(counts)
     spread = DISCOUNT * seen / len(train) / vocab_size
@@ -80,7 +82,7 @@ def _unigram(train: Int64s, held_out: Int64s, vocab_size: int) -> Floats:
 
 
 def _interpolated(train: Int64s, held_out: Int64s, order: int, vocab_size: int, lower: Floats) -> Floats:
-    """The probability of each held-out token w after its history h, the `order` - 1 tokens before it:
+    """Returns the probability of each held-out token w after its history h, the `order` - 1 tokens before it:
 
         max(count(h w) - D, 0) / count(h)  +  D * types(h) / count(h) * lower(w)
 
@@ -104,7 +106,7 @@ def _interpolated(train: Int64s, held_out: Int64s, order: int, vocab_size: int, 
 
 
 def _keys(tokens: Int64s, order: int, vocab_size: int) -> Int64s:
-    """Each run of `order` tokens as one number; 3 * log2(vocabulary) bits fit in 63 for up to 2 million ids."""
+    """Returns each run of `order` tokens as one number; 3 * log2(vocabulary) bits fit in 63 for up to 2 million ids."""
     keys = np.zeros(len(tokens) - order + 1, dtype=np.int64)
     for place in range(order):
         keys = keys * vocab_size + tokens[place : len(tokens) - order + 1 + place]
@@ -112,6 +114,6 @@ def _keys(tokens: Int64s, order: int, vocab_size: int) -> Int64s:
 
 
 def _lookup(sorted_keys: Int64s, values: Int64s, wanted: Int64s) -> Int64s:
-    """The value of each wanted key; 0 for a key that is not there."""
+    """Returns the value of each wanted key; 0 for a key that is not there."""
     index = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
     return np.where(sorted_keys[index] == wanted, values[index], 0)

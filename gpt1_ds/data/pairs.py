@@ -91,7 +91,7 @@ class Pairs:
         return self._starts[1]
 
     def copy_numbers(self, number_R: Int64s, copies: int) -> Int64s:
-        """Which pair of all versions each of these sequences of the source is: versions are copies."""
+        """Returns which pair of all versions each of these sequences of the source is: versions are copies."""
         assert copies == self.versions, "whoever makes pairs makes as many versions as there are copies"
         pair_R = np.empty_like(number_R)
         for in_pass_R, version, chunk_R in self._by_pass(number_R):
@@ -99,7 +99,7 @@ class Pairs:
         return pair_R
 
     def spans(self, number_R: Int64s) -> Spans:
-        """The rows of these sequences of the source, counted through all passes."""
+        """Returns the rows of these sequences of the source, counted through all passes."""
         spans = Spans.empty(len(number_R))
         for in_pass_R, version, chunk_R in self._by_pass(number_R):
             spans.put(in_pass_R, self._chunk_spans(version, chunk_R))
@@ -115,8 +115,8 @@ class Pairs:
             yield in_pass_R, version, permute(place_R[in_pass_R], chunks, order)
 
     def _locate(self, number_R: Int64s) -> tuple[Int64s, Int64s]:
-        """(pass, place in it) of sequences. Tables are made as far as this needs: with 2 versions, of 5 and 4 chunks,
-        sequences 0 to 4 are pass 0, 5 to 8 pass 1, and 9 to 13 pass 2, of version 0 again.
+        """Returns (pass, place in it) of sequences. Tables are made as far as this needs: with 2 versions, of 5 and 4
+        chunks, sequences 0 to 4 are pass 0, 5 to 8 pass 1, and 9 to 13 pass 2, of version 0 again.
         """
         while len(self._starts) <= self.versions and number_R.max(initial=0) >= self._starts[-1]:
             self._starts.append(self._starts[-1] + self._table(len(self._starts) - 1).chunks)
@@ -151,26 +151,28 @@ class Pairs:
         return _ChunkTable(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
     def _chunk_sizes(self, block: Block, draws: Draws) -> Int64s:
-        """int64 [N], sentences of the chunk that begins at each sentence: as many as reach its target, at least two,
-        but not more than its document has.
+        """Returns int64 [N], sentences of the chunk that begins at each sentence: as many as reach its target, at least
+        two, but not more than its document has.
         """
         stop_N = np.searchsorted(block.end_N, block.start_N + self._targets(draws)) + 1
         size_N: Int64s = np.minimum(np.maximum(stop_N - np.arange(len(stop_N)), 2), block.left_N)
         return size_N
 
     def _draws(self, version: int, sentence_R: Int64s) -> Draws:
-        """All that is random about the chunks of a version that begin at these sentences."""
+        """Returns all that is random about the chunks of a version that begin at these sentences."""
         return Draws.of(sentence_R, key_of("pairs", self._seed, self._data_hash, version))
 
     def _targets(self, draws: Draws) -> Int64s:
-        """Tokens that chunks should have; of single sentences none, so that each text has the one it always has."""
+        """Returns the tokens that chunks should have; of single sentences none, so that each text has the one it always
+        has.
+        """
         if self._single:
             return np.zeros(len(draws.hash_R), dtype=np.int64)
         shorter_R = 2 + draws.below(_TARGET, np.full(len(draws.hash_R), self._max_tokens - 1))
         return np.where(draws.chance(_IS_SHORT, _SHORT), shorter_R, self._max_tokens)
 
     def _chunk_spans(self, version: int, chunk_R: Int64s) -> Spans:
-        """The texts A and B of these chunks."""
+        """Returns the texts A and B of these chunks."""
         table, spans = self._table(version), self._sentences.spans
         begin_R = table.begin_C[chunk_R]
         b_begin_R = begin_R + table.a_sentences_C[chunk_R]
@@ -189,9 +191,9 @@ class Pairs:
     def _random_texts(
         self, sentence_R: Int64s, draws: Draws, wanted_R: Int64s, is_random_R: NDArray[np.bool_]
     ) -> tuple[Int64s, Int64s]:
-        """(first token, token after the last) of text from a random place of another document than that of a sentence.
-        It has whole sentences, as many as give the tokens that are wanted, or until its document ends. Both are 0 where
-        no random text is asked for.
+        """Returns (first token, token after the last) of text from a random place of another document than that of a
+        sentence. It has whole sentences, as many as give the tokens that are wanted, or until its document ends. Both
+        are 0 where no random text is asked for.
         """
         sentences = self._sentences
         own_R = sentences.document(sentence_R)

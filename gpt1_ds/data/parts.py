@@ -82,7 +82,7 @@ def part_folder(parts: Path, number: int) -> Path:
 
 
 def finished_part(parts: Path, number: int, dtype: np.dtype[np.integer]) -> PartSummary | None:
-    """The summary of a part whose files are all there with their full sizes, else None."""
+    """Returns the summary of a part whose files are all there with their full sizes, else None."""
     folder = part_folder(parts, number)
     try:
         summary = PartSummary(**json.loads((folder / SUMMARY).read_bytes()))
@@ -99,7 +99,7 @@ def finished_part(parts: Path, number: int, dtype: np.dtype[np.integer]) -> Part
 
 
 def document_blocks(folder: Path, summary: PartSummary) -> Iterator[Int64s]:
-    """int64 [documents, 2]: the tokens and bytes of a part's documents, at most READ_DOCUMENTS in a block."""
+    """Yields int64 [documents, 2]: the tokens and bytes of a part's documents, at most READ_DOCUMENTS in a block."""
     with open(folder / DOCUMENTS, "rb") as file:
         for start in range(0, summary.documents, READ_DOCUMENTS):
             count = min(READ_DOCUMENTS, summary.documents - start)
@@ -118,7 +118,9 @@ class PartReader:
             self._sentence_borders = np.append(starts, summary.tokens + summary.open_tokens)
 
     def read(self, tokens: int) -> tuple[Tokens, Int64s]:
-        """(the next tokens, the places in them after which a sentence ends; none where sentences are not split)."""
+        """Returns (the next tokens, the places in them after which a sentence ends; none where sentences are not
+        split).
+        """
         block = np.fromfile(self._file, self.dtype, tokens)
         begin, self._position = self._position, self._position + len(block)
         low, high = np.searchsorted(self._sentence_borders, [begin, self._position], side="right")

@@ -66,7 +66,7 @@ def run(task: Callable[[Item], Result], items: Sequence[Item], workers: int) -> 
 
 
 def parent_is_alive() -> bool:
-    """Whether somebody still waits for this worker's result; always true in the main process."""
+    """Returns whether somebody still waits for this worker's result; always true in the main process."""
     parent = multiprocessing.parent_process()
     return parent is None or parent.is_alive()
 

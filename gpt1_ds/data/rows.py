@@ -30,7 +30,7 @@ class TextRows:
 
     @classmethod
     def of_windows(cls, tokens_BT: Int64s, row_B: Int64s, number_B: Int64s, lengths_G: Int64s) -> TextRows:
-        """Windows of S + 1 tokens, of which the last is left out: no special tokens, one segment."""
+        """Returns the windows of S + 1 tokens, of which the last is left out: no special tokens, one segment."""
         tokens_BS = tokens_BT[:, :-1]
         B, S = tokens_BS.shape
         length_B, special_BS = np.full(B, S), np.zeros((B, S), dtype=np.bool_)
@@ -38,7 +38,7 @@ class TextRows:
 
 
 def count_windows(stream: TokenStream, context: int) -> int:
-    """Windows of `context` inputs and their labels in a stream. Raises DataError when there is not one."""
+    """Returns the windows of `context` inputs and their labels in a stream. Raises DataError when there is not one."""
     windows = (stream.tokens - 1) // context
     if windows < 1:
         larger = ", or with a larger --validation" if stream.name == "validation" else ""

@@ -30,7 +30,7 @@ class SourceFile:
         return "://" in self.path
 
     def __str__(self) -> str:
-        """What people are shown: without what may be secret in an address."""
+        """Returns what people are shown: without what may be secret in an address."""
         return without_secrets(self.path)
 
 

@@ -55,11 +55,13 @@ class FullSentences:
         return self._order.used
 
     def copy_numbers(self, number_R: Int64s, copies: int) -> Int64s:
-        """One number for the row that each of these sequences of the source is and for which of its copies it is."""
+        """Returns one number for the row that each of these sequences of the source is and for which of its copies it
+        is.
+        """
         return self._order.at(number_R) * copies + number_R // self._order.used % copies
 
     def spans(self, number_R: Int64s) -> Spans:
-        """The rows of these sequences of the source, counted through all passes."""
+        """Returns the rows of these sequences of the source, counted through all passes."""
         row_R = self._order.at(number_R)
         start_RT, stop_RT = np.zeros((2, len(row_R), 2), dtype=np.int64)
         start_RT[:, 0], stop_RT[:, 0] = self._start[row_R], self._stop[row_R]
@@ -67,7 +69,7 @@ class FullSentences:
 
 
 def _rows(sentences: Sentences, most: int, across: bool) -> tuple[Int64s, Int64s]:
-    """(first token of each row, token after its last), rows of at most `most` tokens."""
+    """Returns (first token of each row, token after its last), rows of at most `most` tokens."""
     starts, stops, begin = [], [], 0
     for block in sentences.blocks(ahead=most):
         fits_N = np.searchsorted(block.end_N, block.start_N + most, side="right")
@@ -107,11 +109,11 @@ class SentenceTraining:
 
     @property
     def tokens_per_epoch(self) -> int:
-        """Positions of all rows of all sources, padding counted: as many as a run counts for them."""
+        """Returns the positions of all rows of all sources, padding counted: as many as a run counts for them."""
         return sum(self.rows_per_pass) * self.context
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
-        """The rank's part of the batch of optimizer step `step` (1 is the first)."""
+        """Returns the rank's part of the batch of optimizer step `step` (1 is the first)."""
         batch = self._global(shape.numbers(step))
         micro_batches = [batch.rows(row_B) for row_B in shape.rows()]
         total = sum(fingerprint(rows.tokens_BS, rows.row_B) for rows in micro_batches)
@@ -130,7 +132,7 @@ class SentenceTraining:
         return found
 
     def mean_row(self) -> float:
-        """Tokens of a row, symbols counted and padding not: the mean of the first rows of a run."""
+        """Returns the tokens of a row, symbols counted and padding not: the mean of the first rows of a run."""
         return float(self._global(np.arange(SAMPLE)).spans_G.row_lengths.mean())
 
     def _global(self, number_G: Int64s) -> GlobalBatch:

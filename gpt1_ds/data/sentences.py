@@ -64,7 +64,7 @@ class Sentences:
         self.documents = len(self.first_D)
 
     def _read_documents(self) -> Int64s:
-        """int64 [3, D]: first_D, stop_D and eod_D. It is filled block by block: there may be many documents."""
+        """Returns int64 [3, D]: first_D, stop_D and eod_D. It is filled block by block: there may be many documents."""
         count = sum(entry["documents"] for entry in self.stream.shards)
         documents_3D, filled, first = np.empty((3, count), dtype=np.int64), 0, 0
         for next_D in self._document_blocks():
@@ -79,24 +79,26 @@ class Sentences:
         return documents_3D[:, :filled]
 
     def _document_blocks(self) -> Iterator[Int64s]:
-        """The sequence at which the next document begins, of some documents at a time."""
+        """Yields the sequence at which the next document begins, of some documents at a time."""
         for number, entry in enumerate(self.stream.shards):
             for first in range(0, entry["documents"], BLOCK_SENTENCES):
                 last = min(first + BLOCK_SENTENCES, entry["documents"])
                 yield self.stream.shard(number).documents[first + 1 : last + 1] + self._bases[number]
 
     def document(self, sentence_N: Int64s) -> Int64s:
-        """int64 [N]: the document that holds each sentence, counted among those with text."""
+        """Returns int64 [N]: the document that holds each sentence, counted among those with text."""
         return np.searchsorted(self.first_D, sentence_N, side="right") - 1
 
     def spans(self, sentence_N: Int64s) -> tuple[Int64s, Int64s]:
-        """int64 [N] each: the first token of each sentence, the token after its last one, `<eod>` not counted."""
+        """Returns int64 [N] each: the first token of each sentence, the token after its last one, without `<eod>`."""
         start_N, end_N = self._look_up(sentence_N)
         eod_N = self.eod_D[self.document(sentence_N)]
         return start_N, np.where(start_N <= eod_N, np.minimum(end_N, eod_N), end_N)
 
     def blocks(self, ahead: int) -> Iterator[Block]:
-        """All sentences with text, in order. Those of a block are followed by at least `ahead` tokens of the next."""
+        """Yields all sentences with text, in order. Those of a block are followed by at least `ahead` tokens of the
+        next.
+        """
         for first in range(0, self.count, BLOCK_SENTENCES):
             stop = first + BLOCK_SENTENCES
             number_N = np.arange(first, min(stop + ahead + 1, self.count))
@@ -112,14 +114,14 @@ class Sentences:
             yield Block(number_N, start_N[has_text_N], end_N, self.stop_D[document_N] - number_N, inside)
 
     def end_at(self, token: int) -> int:
-        """The token after the sentence that holds `token`, `<eod>` counted."""
+        """Returns the token after the sentence that holds `token`, `<eod>` counted."""
         number = int(np.searchsorted(self._tokens, token, side="right")) - 1
         shard, base = self.stream.shard(number), int(self._tokens[number])
         sequence = shard.sequence_at(token - base)
         return base + int(shard.at(slice(sequence, sequence + 1))[1][0])
 
     def _look_up(self, sentence_N: Int64s) -> tuple[Int64s, Int64s]:
-        """int64 [N] each: the first token of each sequence and the token after its last one, checked."""
+        """Returns int64 [N] each: the first token of each sequence and the token after its last one, checked."""
         start_N, end_N = np.empty_like(sentence_N), np.empty_like(sentence_N)
         shard_N = np.searchsorted(self._bases, sentence_N, side="right") - 1
         for number in np.unique(shard_N):
@@ -136,7 +138,7 @@ class Sentences:
 
 
 def count_sentences(stream: TokenStream) -> dict[str, int]:
-    """The sentences, the documents of one sentence (a pair of texts takes two), and those without text."""
+    """Returns the sentences, the documents of one sentence (a pair of texts takes two), and those without text."""
     sentences = Sentences(stream)
     sentences_D = sentences.stop_D - sentences.first_D
     counts = (int(sentences_D.sum()), int((sentences_D == 1).sum()), stream.documents - sentences.documents)

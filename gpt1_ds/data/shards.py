@@ -35,7 +35,7 @@ Tokens = NDArray[np.integer]
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.integer]:
-    """The dtype Megatron chooses for a vocabulary."""
+    """Returns the dtype Megatron chooses for a vocabulary."""
     return np.dtype(np.uint16 if vocab_size < 65500 else np.int32)
 
 
@@ -162,8 +162,8 @@ class Shard:
         weakref.finalize(self, os.close, self._descriptor)
 
     def read(self, first: int, last: int) -> Tokens:
-        """[last - first] tokens, read-only. Raises DataError when the file has become shorter: touching `tokens`
-        after its end would kill the process (SIGBUS).
+        """Returns [last - first] tokens, read-only. Raises DataError when the file has become shorter: touching
+        `tokens` after its end would kill the process (SIGBUS).
         """
         at, end = first * self.dtype.itemsize, last * self.dtype.itemsize
         blocks = []
@@ -178,12 +178,12 @@ class Shard:
         return np.frombuffer(b"".join(blocks), self.dtype)
 
     def at(self, sequences: Int64s | slice) -> tuple[Int64s, Int64s]:
-        """int64 [sequences] each: the first token of these sequences, and the one after their last."""
+        """Returns int64 [sequences] each: the first token of these sequences, and the one after their last."""
         first = self._offsets[sequences] // self.dtype.itemsize
         return first, first + self.lengths[sequences]
 
     def document_ends(self, first: int, last: int) -> Int64s:
-        """int64 [last - first]: the token after the last one of each of documents first to last - 1."""
+        """Returns int64 [last - first]: the token after the last one of each of documents first to last - 1."""
         return self.at(self.documents[first + 1 : last + 1] - 1)[1]
 
     def check_documents(self) -> None:
@@ -199,11 +199,11 @@ class Shard:
             raise DataError(f"{self.idx_path}: its documents do not follow one another; build the dataset again")
 
     def sequence_at(self, token: int) -> int:
-        """The sequence that holds a token."""
+        """Returns the sequence that holds a token."""
         return bisect_right(self._offsets, token * self.dtype.itemsize) - 1
 
     def document_at(self, token: int) -> int:
-        """The document that holds a token."""
+        """Returns the document that holds a token."""
         return bisect_right(self.documents, self.sequence_at(token)) - 1
 
     def _read_header(self) -> tuple[np.dtype[np.integer], int, int]:

@@ -57,7 +57,7 @@ def open_data(config: Config) -> Data:
 
 
 def _missing(config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> Iterator[str]:
-    """All that the datasets and their tokenizer lack for the model, the objective and the text of its rows."""
+    """Yields all that the datasets and their tokenizer lack for the model, the objective and the text of its rows."""
     if config.model.vocab_size is not None and config.model.vocab_size < tokenizer.vocab_size:
         yield (
             f"model.vocab_size={config.model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} in "
@@ -135,8 +135,8 @@ def _text(config: Config, dataset: Dataset, split: str, seed: int) -> Text:
 
 
 def row_note(config: Config, data: Data) -> str | None:
-    """What a person who compares inputs by their tokens has to know of rows of sentences, which padding fills: whatever
-    they hold, as many tokens as full rows have are the common measure. None for windows.
+    """Returns what a person who compares inputs by their tokens has to know of rows of sentences, which padding fills:
+    whatever they hold, as many tokens as full rows have are the common measure. None for windows.
     """
     if not isinstance(data.training, SentenceTraining):
         return None
@@ -166,8 +166,8 @@ def mixture_note(config: Config, data: Data, sequences: float) -> str | None:
 
 
 def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int | None]:
-    """(vocabulary size, training tokens) of the data that the configuration names; None where it is not there yet,
-    which is said unless `quietly`. Nothing is written.
+    """Returns (vocabulary size, training tokens) of the data that the configuration names; None where it is not there
+    yet, which is said unless `quietly`. Nothing is written.
     """
     vocab_size, tokens = config.model.vocab_size, None
     embedded, pieces = embedded_corpus(config)
@@ -186,7 +186,7 @@ def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int |
 
 
 def needs_embedded_corpus(config: Config) -> bool:
-    """Whether `python-docs` is a data source, and no folder of that name."""
+    """Returns whether `python-docs` is a data source, and no folder of that name."""
     return any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path)
 
 
@@ -199,13 +199,13 @@ def embedded_corpus(config: Config) -> tuple[Path, int]:
 
 
 def lacks_embedded_corpus(config: Config) -> bool:
-    """Whether `python-docs` is a data source that is still to be built."""
+    """Returns whether `python-docs` is a data source that is still to be built."""
     return needs_embedded_corpus(config) and not (embedded_corpus(config)[0] / DESCRIPTION).exists()
 
 
 def with_embedded_corpus(config: Config, make: bool = True) -> Config:
-    """The configuration with the folder of the embedded corpus in the place of `python-docs`; the folder is made where
-    it is missing, unless `make` is false.
+    """Returns the configuration with the folder of the embedded corpus in the place of `python-docs`; the folder is
+    made where it is missing, unless `make` is false.
     """
     if not needs_embedded_corpus(config):
         return config

@@ -38,7 +38,7 @@ class Spans:
 
     @classmethod
     def empty(cls, rows: int) -> Spans:
-        """Rows without text."""
+        """Returns the rows without text."""
         start_RT, stop_RT = np.zeros((2, rows, 2), dtype=np.int64)
         return cls(start_RT, stop_RT, np.full(rows, -1))
 
@@ -49,13 +49,13 @@ class Spans:
 
     @property
     def row_lengths(self) -> Int64s:
-        """int64 [R]: with the special tokens."""
+        """Returns int64 [R]: with the special tokens."""
         texts_RT = self.stop_RT - self.start_RT
         lengths_R: Int64s = texts_RT.sum(1) + 2 + (texts_RT[:, 1] > 0)
         return lengths_R
 
     def tokens(self, stream: TokenStream, row: int) -> list[Int64s]:
-        """The texts of a row. Raises DataError for a token outside the vocabulary."""
+        """Returns the texts of a row. Raises DataError for a token outside the vocabulary."""
         texts = []
         for start, stop in zip(self.start_RT[row].tolist(), self.stop_RT[row].tolist(), strict=True):
             tokens = stream.read(start, stop - start)
@@ -77,7 +77,7 @@ class GlobalBatch:
     context: int
 
     def rows(self, row_B: Int64s) -> TextRows:
-        """A micro-batch of these rows."""
+        """Returns a micro-batch of these rows."""
         B, S = len(row_B), self.context
         tokens_BS = np.full((B, S), self.special.pad, dtype=np.int64)
         special_BS = np.ones((B, S), dtype=np.bool_)

@@ -31,11 +31,11 @@ class SplitRule:
 
     @property
     def is_less_than_one_document(self) -> bool:
-        """Whether the fraction is of less than one document, although some text is to be held out."""
+        """Returns whether the fraction is of less than one document, although some text is to be held out."""
         return self.fraction > 0 and self.documents * self._ratio.numerator < self._ratio.denominator
 
     def held_out(self, first: int, count: int) -> NDArray[np.bool_]:
-        """bool [count]: whether each of documents first, first + 1, ... is held out as a whole."""
+        """Returns bool [count]: whether each of documents first, first + 1, ... is held out as a whole."""
         numbers = np.arange(first, first + count, dtype=np.int64)
         if self.is_less_than_one_document:
             return np.equal(numbers, self.documents - 1)
@@ -43,8 +43,8 @@ class SplitRule:
         return np.greater((numbers + 1) * numerator // denominator, numbers * numerator // denominator)
 
     def tail(self, tokens: int, last_tokens: int) -> int:
-        """How many tokens of the last document are held out, apart from its `<eod>`; 0 where whole documents are. It
-        has `last_tokens` of all `tokens`; both numbers count `<eod>`.
+        """Returns how many tokens of the last document are held out, apart from its `<eod>`; 0 where whole documents
+        are. It has `last_tokens` of all `tokens`; both numbers count `<eod>`.
         """
         if not self.is_less_than_one_document:
             return 0

@@ -105,7 +105,7 @@ class PartJoiner:
         self.train.bytes = text_bytes - self.validation.bytes
 
     def _document_ends(self) -> Int64s:
-        """int64 [documents]: the places after which documents end, in the tokens of all parts together."""
+        """Returns int64 [documents]: the places after which documents end, in the tokens of all parts together."""
         ends, position = [], 0
         for number, summary in enumerate(self.summaries):
             for block in document_blocks(part_folder(self.parts, number), summary):

@@ -28,7 +28,9 @@ def is_saved(folder: Path) -> bool:
 
 
 def find(folder: Path, text_key: str) -> Input:
-    """The files of a saved dataset, of several splits those of `train`. Raises DataError where there are none."""
+    """Returns the files of a saved dataset, of several splits those of `train`. Raises DataError where there are
+    none.
+    """
     if not (folder / STATE).is_file():
         splits = _said(folder / SPLITS, "splits")
         if DEFAULT_SPLIT not in splits:
@@ -80,7 +82,7 @@ def starts(file: SourceFile) -> list[int]:
 
 
 def read_table(segment: Segment) -> Iterator[str | None]:
-    """The documents of a segment; None for a row without a value.
+    """Yields the documents of a segment; None for a row without a value.
 
     Raises DataError naming the file for one that is damaged, lacks the column, or has something else than text in it.
     """
@@ -141,7 +143,7 @@ def _group_offsets(table: Any) -> list[int]:
 
 
 def _batches(table: Any) -> Iterator[tuple[int, Any]]:
-    """(byte offset, record batch) of a stream in mapped memory: what is not looked at is not read."""
+    """Yields (byte offset, record batch) of a stream in mapped memory: what is not looked at is not read."""
     source, reader = table
     while True:
         at = source.tell()

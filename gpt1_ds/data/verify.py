@@ -89,7 +89,9 @@ def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int
 
 
 def unended(shard: Shard, documents: int, eod_id: int) -> tuple[int, int] | None:
-    """(the first document, of so many, that does not end with `<eod>`; its last token), or None where all do."""
+    """Returns (the first document, of so many, that does not end with `<eod>`; its last token), or None where all
+    do.
+    """
     for first in range(0, documents, BLOCK_TOKENS):
         last = shard.document_ends(first, min(first + BLOCK_TOKENS, documents)) - 1
         wrong = np.flatnonzero(shard.tokens[last] != eod_id)
@@ -112,7 +114,7 @@ def check_index(shard: Shard) -> None:
 
 
 def _verify_tokens(shard: Shard, vocab_size: int) -> str:
-    """Hex sha256 of all tokens. Raises DataError for one that is not in the vocabulary."""
+    """Returns the hex sha256 of all tokens. Raises DataError for one that is not in the vocabulary."""
     digest = hashlib.sha256()
     for block in token_blocks(shard, vocab_size, f"the vocabulary of {vocab_size}; {_AGAIN}"):
         digest.update(block.data)

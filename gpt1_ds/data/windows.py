@@ -28,7 +28,7 @@ def key_of(*parts: object) -> int:
 
 
 def permute(index: Int64s, size: int, key: int) -> Int64s:
-    """The images of `index` (each in [0, size)) under the permutation of [0, size) that `key` names; O(1) per element.
+    """Returns the images of `index` (each in [0, size)) under the permutation of [0, size) that `key` names; O(1) each.
 
     A Feistel network over the smallest even-length range of bits that holds `size`; images that fall outside walk on.
     """
@@ -60,7 +60,7 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def blend(sequence: Int64s, weights: Sequence[float]) -> tuple[Int64s, Int64s]:
-    """(source, number of the sequence within that source) for sequence numbers 0, 1, 2, ...
+    """Returns (source, number of the sequence within that source) for sequence numbers 0, 1, 2, ...
 
     Source by source, of the first n sequences that earlier sources left over a source takes floor(n * its share): every
     prefix holds each source's share to within one sequence per source, and each source is read 0, 1, 2, ... without

@@ -29,7 +29,7 @@ class AdamW(torch.optim.AdamW):
         self.shared: set[Tensor] = set()  # on a CPU: those with parts of weights that several pipeline stages hold
 
     def moments(self, flat: Tensor) -> Sequence[str]:
-        """What the update keeps of the gradients of one of its tensors."""
+        """Returns what the update keeps of the gradients of one of its tensors."""
         return MOMENTS
 
     def fresh_state(self, flat: Tensor, updates: int) -> dict[str, Any]:

@@ -42,7 +42,9 @@ def facts(config: Config, device: str, arguments: Mapping[str, object]) -> dict[
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, text) of every value inside dataclasses, mappings and lists; an empty one counts as a value."""
+    """Yields (dotted key, text) of every value inside dataclasses, mappings and lists; an empty one counts as a
+    value.
+    """
     inner = inside(value)
     if not inner:
         yield key, str(value)
@@ -135,7 +137,9 @@ def compare(store: Store, rank: int, world: int, facts: Mapping[str, str]) -> No
 
 
 def _hashes(store: Store, world: int) -> list[bytes]:
-    """What all ranks have sent. Raises WorldError naming those that did not, once the store has waited long enough."""
+    """Returns what all ranks have sent. Raises WorldError naming those that did not, once the store has waited long
+    enough.
+    """
     try:
         return store.multi_get([f"hash {rank}" for rank in range(world)])
     except RuntimeError:

@@ -22,16 +22,16 @@ _LIVING: WeakSet[Engine] = WeakSet()
 
 
 def batch_shape(config: Config, groups: ProcessGroups) -> BatchShape:
-    """How a full batch falls on ranks."""
+    """Returns how a full batch falls on ranks."""
     return BatchShape(config.train.global_batch, config.train.micro_batch, groups.layout.data, groups.data_rank)
 
 
 def build_engine(
     config: Config, groups: ProcessGroups, initialise: bool = True, objective: Objective | None = None
 ) -> Engine:
-    """The engine that the configuration asks for, with initial weights unless they will be loaded. `config` names the
-    vocabulary size: a run's or a checkpoint's does. Without an `objective` it is that of pre-training, and may only be
-    evaluated on the probe and on text that is given.
+    """Returns the engine that the configuration asks for, with initial weights unless they will be loaded. `config`
+    names the vocabulary size: a run's or a checkpoint's does. Without an `objective` it is that of pre-training, and
+    may only be evaluated on the probe and on text that is given.
     """
     register.check(config.train.deepspeed_patches)
     assert config.model.vocab_size is not None, "with_vocabulary fills it in"
@@ -70,7 +70,7 @@ def draw_weights(engine: Engine, seed: int) -> None:
 
 
 def training_batches(objective: TextObjective, rows: Sequence[Any], seed: int, step: int) -> list[MicroBatch]:
-    """A rank's micro-batches of text with dropout keys, as the `objective` of pre-training makes them."""
+    """Returns a rank's micro-batches of text with dropout keys, as the `objective` of pre-training makes them."""
     return [MicroBatch.of(objective.batch(part), dropout.row_keys(seed, step, part.row_B)) for part in rows]
 
 

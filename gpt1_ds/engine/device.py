@@ -11,7 +11,7 @@ from gpt1_ds.tracking import throughput
 
 
 def held_bytes(device: torch.device) -> int:
-    """Memory in use now: the allocator's on a GPU, elsewhere what is resident of this process."""
+    """Returns the memory in use now: the allocator's on a GPU, elsewhere what is resident of this process."""
     return torch.cuda.memory_allocated() if device.type == "cuda" else resident_bytes()
 
 

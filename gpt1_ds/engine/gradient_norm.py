@@ -16,7 +16,7 @@ _FEW = 8  # tensors: more are launched together
 
 
 def square_sum(tensors: Iterable[Tensor]) -> Tensor:
-    """fp32 scalar: the sum of squares of fp32 tensors (at least one).
+    """Returns a fp32 scalar: the sum of squares of fp32 tensors (at least one).
 
     On a CPU block by block: torch's norm adds 2**24 numbers up in one fp32 sum and loses 0.3 % of it there, which
     would make the norm depend on how the layout cuts a matrix. It is also half as fast.
@@ -57,7 +57,7 @@ def clip_gradients(
 
 
 def decides_on_device(device: torch.device) -> bool:
-    """Whether what follows from a norm is better decided where it is than on the host."""
+    """Returns whether what follows from a norm is better decided where it is than on the host."""
     return device.type == "cuda"
 
 

@@ -44,17 +44,17 @@ class Gradients(Protocol):
     buffers: list[Tensor]
 
     def marks(self) -> Any:
-        """What the host knows."""
+        """Returns what the host knows of the buffers."""
 
     def mark(self, marks: Any) -> None: ...
 
 
 class Recorder(Protocol):
     def run(self, work: Callable[[], Tensors]) -> Tensors:
-        """Do it now, as it will be captured."""
+        """Runs `work` now, as it will be captured."""
 
     def capture(self, work: Callable[[], Tensors]) -> tuple[Replay, Tensors]:
-        """What repeats the device's part of it, and where its results lie."""
+        """Captures `work`. Returns a function that repeats its part on the device, and the tensors with its results."""
 
 
 class CudaRecorder:
@@ -153,7 +153,7 @@ class GraphedPasses:
         self._kinds.clear()
 
     def run(self, tensors: Tensors, number: int, last: bool) -> Tensors:
-        """The loss and the scores, in memory of their own."""
+        """Returns the loss and the scores, in memory of their own."""
         kind = self._kind(tensors, number, last)
         if kind is None:
             return self.work(tensors, number, last)
@@ -185,7 +185,9 @@ class GraphedPasses:
         return tuple(result.clone() for result in kind.results)
 
     def _prove(self, kind: _Kind, number: int, last: bool) -> Tensors:
-        """The ordinary pass; then its graph, if that gives the same bits on every rank."""
+        """Runs the ordinary pass, then its graph, and keeps the graph if it gives the same bits on every rank. Returns
+        the results of the pass.
+        """
 
         def work() -> Tensors:
             return self.work(kind.inputs, number, last)
@@ -209,7 +211,7 @@ class GraphedPasses:
         return results
 
     def _capture(self, kind: _Kind, work: Callable[[], Tensors]) -> str | None:
-        """Why it was not possible."""
+        """Returns why it was not possible."""
         gc.collect()  # what is in reference cycles holds memory, or nodes of autograd that know another stream
         try:
             with self.capturing():
@@ -229,7 +231,7 @@ class GraphedPasses:
         return ", ".join(one for one in found if one is not None) or None
 
     def _agreed(self, problem: str | None) -> bool:
-        """Whether no rank has a problem. Else there are no graphs from here on, and rank 0 says why."""
+        """Returns whether no rank has a problem. Else there are no graphs from here on, and rank 0 says why."""
         for rank, found in enumerate(self.gather(problem)):
             if found is not None:
                 self.problem = f"rank {rank}: {found}"

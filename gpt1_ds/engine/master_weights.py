@@ -45,8 +45,8 @@ class Fragment:
 
     @property
     def saved(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of it, by kind. Every fragment has the factors of its whole parameter; they are saved
-        with the first one.
+        """Returns what a checkpoint holds of it, by kind. Every fragment has the factors of its whole parameter; they
+        are saved with the first one.
         """
         first = self.info.start == self.offset == 0
         return {"master": self.master, **self.moments, **(self.factors if first else {})}
@@ -66,7 +66,7 @@ class _Piece:
 
 
 def fragments(engine: Engine) -> list[Fragment]:
-    """Everything this rank holds, in a fixed order; elements of pad rows are left out."""
+    """Returns everything this rank holds, in a fixed order; elements of pad rows are left out."""
     optimizer, found = engine.optimizer, []
     for piece in _pieces(engine):
         info, count = piece.info, piece.count
@@ -82,13 +82,13 @@ def fragments(engine: Engine) -> list[Fragment]:
 
 
 def kept_whole(engine: Engine) -> list[Parameter]:
-    """The weights of which this rank keeps its whole tensor-parallel shard: under ZeRO 3 the small ones."""
+    """Returns the weights of which this rank keeps its whole tensor-parallel shard: under ZeRO 3 the small ones."""
     return [one for one in engine.module.parameters() if getattr(one, "ds_persist", True)]  # set under ZeRO 3 only
 
 
 def weights(engine: Engine) -> list[Fragment]:
-    """What the model computes with of the weights that are kept whole, in its precision (as `master`). Before the first
-    `publish` ZeRO 3 has not gathered them: they are left out.
+    """Returns what the model computes with of the weights that are kept whole, in its precision (as `master`). Before
+    the first `publish` ZeRO 3 has not gathered them: they are left out.
     """
     found = []
     for parameter in kept_whole(engine):
@@ -100,19 +100,19 @@ def weights(engine: Engine) -> list[Fragment]:
 
 
 def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
-    """Whether this rank writes its fragments of a parameter: of equal copies exactly one is saved."""
+    """Returns whether this rank writes its fragments of a parameter: of equal copies exactly one is saved."""
     return info.name not in engine.copied and _is_counted(engine, info)
 
 
 def _is_counted(engine: Engine, info: ParameterInfo) -> bool:
-    """Whether its fragments are those that count, of equal copies on the ranks of this stage."""
+    """Returns whether its fragments are those that count, of equal copies on the ranks of this stage."""
     if engine.groups.data_rank > 0 and engine.deepspeed.zero_optimization_stage() == 0:
         return False
     return info.dim is not None or engine.groups.tensor_rank == 0
 
 
 def saved_fragments(engine: Engine) -> list[Fragment]:
-    """What this rank writes of the fragments that it holds."""
+    """Returns what this rank writes of the fragments that it holds."""
     return [fragment for fragment in fragments(engine) if is_saved_here(engine, fragment.info)]
 
 
@@ -134,7 +134,7 @@ def host_bytes(engine: Engine, fragments: Sequence[Fragment]) -> int:
 
 
 def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:
-    """The same with other tensors."""
+    """Returns the same with other tensors."""
     of = fragment.moments, fragment.factors
     moments, factors = ({kind: values[kind] for kind in kinds if kind in values} for kinds in of)
     return replace(fragment, master=values["master"], moments=moments, factors=factors)

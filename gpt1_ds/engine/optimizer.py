@@ -29,8 +29,9 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
 
 
 def layer_groups(groups: Iterable[dict[str, Any]], decay: float, blocks: int) -> list[dict[str, Any]]:
-    """The same groups, cut by the level of their parameters. `lr_scale` multiplies the learning rate: decay^k, k levels
-    below the head (Clark et al. 2020, ELECTRA; with one level above the last block as in Bao et al. 2022, BEiT).
+    """Returns the same groups, cut by the level of their parameters. `lr_scale` multiplies the learning rate: decay^k,
+    k levels below the head (Clark et al. 2020, ELECTRA; with one level above the last block as in Bao et al. 2022,
+    BEiT).
     """
     cut = []
     for group in groups:
@@ -54,7 +55,7 @@ def freeze(module: nn.Module, layers: int) -> None:
 
 
 def frozen_groups(groups: Iterable[dict[str, Any]], layers: int) -> list[dict[str, Any]]:
-    """The same groups, parameters that `freeze` keeps apart from the others."""
+    """Returns the same groups, parameters that `freeze` keeps apart from the others."""
     cut = []
     for group in groups:
         for frozen in (True, False):
@@ -70,7 +71,7 @@ def _is_frozen(parameter: nn.Parameter, layers: int) -> bool:
 
 
 def muon_groups(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same groups, matrices of blocks apart from all else: those are `orthogonal`."""
+    """Returns the same groups, matrices of blocks apart from all else: those are `orthogonal`."""
     cut = []
     for group in groups:
         for orthogonal in (True, False):

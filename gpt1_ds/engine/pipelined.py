@@ -47,8 +47,8 @@ class BalancedPipeline(PipelineModule):
         return [*super().get_tied_weights_and_groups(), *self.copies]
 
     def _copies(self, whole: Architecture) -> Iterator[tuple[Parameter, Any]]:
-        """What this stage and others hold of the same weights, and the ranks whose gradients are summed. Only the first
-        stage's count in the norm.
+        """Yields what this stage and others hold of the same weights, and the ranks whose gradients are summed. Only
+        the first stage's count in the norm.
         """
         holders: dict[str, list[int]] = {}
         for stage, (start, stop) in enumerate(pairwise(self.cuts)):

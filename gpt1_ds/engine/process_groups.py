@@ -43,13 +43,13 @@ class Layout:
     data: int
 
     def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(tensor, pipeline, data) rank of a global rank: AXES."""
+        """Returns (tensor, pipeline, data) rank of a global rank: AXES."""
         rest, tensor = divmod(rank, self.tensor)
         pipeline, data = divmod(rest, self.data)
         return tensor, pipeline, data
 
     def members(self, rank: int, *axes: str) -> list[int]:
-        """The ranks that differ from `rank` along `axes` only, itself among them; ascending."""
+        """Returns the ranks that differ from `rank` along `axes` only, itself among them; ascending."""
         tensors, stages, datas = (
             range(getattr(self, axis)) if axis in axes else [at]
             for axis, at in zip(AXES, self.coordinates(rank), strict=True)
@@ -97,17 +97,17 @@ class ProcessGroups:
 
     @cached_property
     def stage_group(self) -> ProcessGroup:
-        """The ranks that hold the same layers. They make it together, when it is first used."""
+        """Returns the ranks that hold the same layers. They make it together, when it is first used."""
         return self._group("tensor", "data")
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, in rank order, on every rank."""
+        """Returns every rank's value, in rank order, on every rank."""
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value, group=self.control_group)
         return values
 
     def share(self, value: T) -> T:
-        """Rank 0's value, on every rank."""
+        """Returns rank 0's value, on every rank."""
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self.control_group)
         return box[0]
@@ -135,12 +135,12 @@ class ProcessGroups:
             raise ConfigError(line)
 
     def on_rank_0(self, action: Callable[[], T]) -> T:
-        """Rank 0's result of `action`, on every rank; its error, too."""
+        """Returns rank 0's result of `action`, on every rank; its error, too."""
         return self.share(self.agree(action if self.rank == 0 else lambda: None))  # type: ignore[return-value]
 
     def _group(self, *axes: str) -> ProcessGroup:
-        """The group of ranks that differ from this one along `axes` only. Only its members wait for each other while it
-        is made, so that a thousand ranks do not make thousands of groups one after another.
+        """Returns the group of ranks that differ from this one along `axes` only. Only its members wait for each other
+        while it is made, so that a thousand ranks do not make thousands of groups one after another.
         """
         members = self.layout.members(self.rank, *axes)
         group = dist.new_group(members, timeout=self.timeout, use_local_synchronization=True)
@@ -239,7 +239,9 @@ _ALONE: list[ProcessGroup | None] = []  # the default group that `connect_alone`
 
 
 def connect_alone() -> ProcessGroup:
-    """A process group of this process alone, without a port; for a checkpoint in a notebook or on a login node."""
+    """Returns a process group of this process alone, without a port; for a checkpoint in a notebook or on a login
+    node.
+    """
     with on_loopback():
         if not dist.is_initialized():
             with explained():

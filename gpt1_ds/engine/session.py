@@ -106,7 +106,7 @@ def _disconnect() -> None:
 
 
 def device_problems(config: Config, device: torch.device) -> Iterator[str]:
-    """One line per setting that this kind of device cannot run."""
+    """Yields one line per setting that this kind of device cannot run."""
     if device.type == "cuda":
         return
     yield from cpu_problems(config)

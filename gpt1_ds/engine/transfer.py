@@ -18,8 +18,8 @@ Arrival = Callable[[], list[Tensor]]  # waits for tensors where they are sent to
 
 
 def pack(tensors: Sequence[Tensor], pinned: bool = False) -> Tensor:
-    """uint8 [bytes] on the host: the tensors' elements one after another, each aligned. `views` reads it. What a device
-    has is under way in a pinned buffer when this returns.
+    """Returns uint8 [bytes] on the host: the tensors' elements one after another, each aligned. `views` reads it. What
+    a device has is under way in a pinned buffer when this returns.
     """
     buffer = torch.empty(sum(map(_space, tensors)), dtype=torch.uint8, pin_memory=pinned)
     for view, tensor in zip(views(buffer, tensors), tensors, strict=True):
@@ -28,7 +28,7 @@ def pack(tensors: Sequence[Tensor], pinned: bool = False) -> Tensor:
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The tensors that lie in a buffer, of the types and shapes of `like`."""
+    """Yields the tensors that lie in a buffer, of the types and shapes of `like`."""
     starts = accumulate(map(_space, like), initial=0)
     for start, tensor in zip(starts, like, strict=False):
         used = buffer[start : start + tensor.numel() * tensor.element_size()]
@@ -90,7 +90,7 @@ def kept_bytes(tensors: Iterable[Tensor], pinned: bool) -> int:
 
 
 def read_scalars(*scalars: Tensor | float) -> list[float]:
-    """Numbers on the host, with at most one wait for the device."""
+    """Returns the numbers on the host, with at most one wait for the device."""
     on_device = [scalar for scalar in scalars if isinstance(scalar, Tensor) and scalar.is_cuda]
     values = iter(torch.stack([scalar.detach().float() for scalar in on_device]).tolist() if on_device else ())
     return [next(values) if isinstance(scalar, Tensor) and scalar.is_cuda else float(scalar) for scalar in scalars]
@@ -109,5 +109,5 @@ def _pieces(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _space(tensor: Tensor) -> int:
-    """Bytes that a tensor takes in a buffer."""
+    """Returns the bytes that a tensor takes in a buffer."""
     return -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT

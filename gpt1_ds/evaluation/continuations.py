@@ -50,7 +50,7 @@ class Continuations:
 
     @property
     def writes(self) -> int:
-        """Tokens that it writes of a text at most; 0 of an encoder, which only scores it."""
+        """Returns the tokens that it writes of a text at most; 0 of an encoder, which only scores it."""
         return written_at_most(self.loaded.config, self.frame)
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
@@ -59,15 +59,18 @@ class Continuations:
         return [(float(total), bool(greedy)) for total, greedy in scores_N2]
 
     def texts(self, texts: Sequence[str]) -> list[float]:
-        """The log-likelihood of each whole text (nats): pieces of the context's size, each token in one of them."""
+        """Returns the log-likelihood of each whole text (nats): pieces of the context's size, each token in one of
+        them.
+        """
         pieces = [self._pieces(self.loaded.tokenizer.encode(text)) for text in texts]
         scores_N2 = self._scored([piece for some in pieces for piece in some])
         ends = np.cumsum([len(some) for some in pieces])
         return [float(part_N2[:, 0].sum()) for part_N2 in np.split(scores_N2, ends[:-1])]
 
     def written(self, prompts: Sequence[tuple[str, dict[str, Any], Sequence[str]]]) -> list[str]:
-        """What follows each prompt, until the end of a document or of `tokens`; what comes after one of the last texts
-        may be missing. A prompt is cut at its beginning where it and `tokens` do not fit, as the `hf` model does.
+        """Returns what follows each prompt, until the end of a document or of `tokens`; what comes after one of the
+        last texts may be missing. A prompt is cut at its beginning where it and `tokens` do not fit, as the `hf` model
+        does.
         """
         self.groups.compare({"prompts": digest(repr(prompt).encode() for prompt in prompts)})
         mine = prompts[self.groups.rank :: self.groups.world]
@@ -93,7 +96,9 @@ class Continuations:
         ]
 
     def _scored(self, pairs: Sequence[tuple[Int32s, Int32s]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """[N, 2]; the beginning of what is known is cut where both do not fit, then the end of what is scored."""
+        """Returns [N, 2]; the beginning of what is known is cut where both do not fit, then the end of what is
+        scored.
+        """
         sequences, counts = [], []
         for history, tokens in pairs:
             scored = tokens[: self.frame.most]
@@ -128,7 +133,7 @@ def evaluate_harness(
     limit: int | None,
     missing: bool,
 ) -> int:
-    """Score `checkpoints`; rank 0 prints the results and merges them into `out` (eval.json), one by one.
+    """Scores `checkpoints`; rank 0 prints the results and merges them into `out` (eval.json), one by one.
 
     `missing` leaves out the checkpoints whose results, of as many examples, are in `out` already.
     """

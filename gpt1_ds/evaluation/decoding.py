@@ -45,11 +45,11 @@ def write(
     name: str = "model",
     lock: AbstractContextManager[object] | None = None,
 ) -> list[list[int]]:
-    """What the model writes after each of `prompts`, ids of any number: a continuation, or of an encoder-decoder its
-    answer to a source. The end token (`tokenizer.eod_id`) ends a text and is no part of it; control symbols are never
-    written. Each row draws with its own seed (`seeds`, one each; None: `sampling.seed` for all), as if it came alone.
-    `stopped` is asked after every token of a row, and ends it. `lock` keeps other threads of this process from copying
-    to its GPU, where there are any.
+    """Returns what the model writes after each of `prompts`, ids of any number: a continuation, or of an
+    encoder-decoder its answer to a source. The end token (`tokenizer.eod_id`) ends a text and is no part of it; control
+    symbols are never written. Each row draws with its own seed (`seeds`, one each; None: `sampling.seed` for all), as
+    if it came alone. `stopped` is asked after every token of a row, and ends it. `lock` keeps other threads of this
+    process from copying to its GPU, where there are any.
 
     The model is in evaluation mode. Raises ArgumentError for too many beams and for a source or a number of tokens that
     the context does not hold, ConfigError for a model that reads in both directions, CheckpointError (with the `name`)
@@ -255,7 +255,7 @@ class _Ways:
 def _draw(
     rows: _Rows, ways: _Ways, most: int, seeds: Sequence[int], stopped: Callable[[list[int]], bool] | None
 ) -> list[list[int]]:
-    """The texts of all rows, token by token."""
+    """Returns the texts of all rows, token by token."""
     texts: list[list[int]] = [[] for _ in rows.rows]
     for length in range(most):
         logits_RV = ways.allowed(ways.checked(rows.logits()), rows.rows, length)
@@ -282,8 +282,9 @@ class _Beams:
 
 
 def _search(rows: _Rows, ways: _Ways, most: int) -> list[list[int]]:
-    """The best text of each prompt, by beam search as transformers' `generate` does it: of the 2 x beams likeliest next
-    beginnings those that end are whole texts, if they are among the first `beams`; the likeliest others are kept.
+    """Returns the best text of each prompt, by beam search as transformers' `generate` does it: of the 2 x beams
+    likeliest next beginnings those that end are whole texts, if they are among the first `beams`; the likeliest others
+    are kept.
     """
     beams = ways.sampling.beams
     searches = [_Beams([0.0]) for _ in rows.rows]
@@ -337,5 +338,5 @@ def _step(
 
 
 def _is_hopeless(search: _Beams, sampling: Sampling, length: int) -> bool:
-    """Whether the likeliest beginning, as it is, compares to no whole text that is kept."""
+    """Returns whether the likeliest beginning, as it is, compares to no whole text that is kept."""
     return sampling.normalised(search.totals[0], length) <= search.whole[-1][0]

@@ -68,7 +68,7 @@ class Embedder:
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str], show: Callable[[int], None] = lambda _: None) -> Float32s:
-        """fp32 [N, D]; `show` is called with how many are done."""
+        """Returns fp32 [N, D]; `show` is called with how many are done."""
         rows = [self._row(text) for text in texts]
         vectors_ND = np.zeros((len(rows), self._size), dtype=np.float32)
         order, done = np.argsort([-len(row) for row in rows], kind="stable"), 0
@@ -84,7 +84,7 @@ class Embedder:
 
     @property
     def _size(self) -> int:
-        """The features of a vector."""
+        """Returns the features of a vector."""
         width: int = self.loaded.config.model.width
         return width if self._whole is None else self._whole.size(width)
 
@@ -96,7 +96,7 @@ class Embedder:
         return tokens if self.pooling == "words" else frame.around(frame.before, tokens)
 
     def _vectors(self, rows: Sequence[NDArray[np.int32]]) -> Float32s:
-        """[B, D] of the rows of one batch."""
+        """Returns [B, D] of the rows of one batch."""
         model = self.loaded.model
         device = next(model.parameters()).device
         length_B = np.array([len(row) for row in rows], dtype=np.int64)
@@ -133,7 +133,7 @@ def shared_vectors(
 
 
 def own_pooling(loaded: Loaded) -> str:
-    """What the checkpoint's vectors were trained with; mean for a model that was not trained for them."""
+    """Returns what the checkpoint's vectors were trained with; mean for a model that was not trained for them."""
     if loaded.sentence is not None:
         return str(loaded.sentence)
     if loaded.task is not None and loaded.config.task is not None and loaded.config.task.makes_vectors:
@@ -142,8 +142,8 @@ def own_pooling(loaded: Loaded) -> str:
 
 
 def _frame(loaded: Loaded) -> Frame:
-    """What stands around a text: of a fine-tuned model the symbols of its task, and of sentence-transformers those of
-    its tokenizer. All of a row is input here.
+    """Returns what stands around a text: of a fine-tuned model the symbols of its task, and of sentence-transformers
+    those of its tokenizer. All of a row is input here.
     """
     if (vector := loaded.sentence) is not None:
         return Frame(min(vector.limit, loaded.config.model.context), first=vector.first, last=vector.last)
@@ -158,14 +158,16 @@ def _frame(loaded: Loaded) -> Frame:
 
 
 def normalised(vectors_ND: Float32s) -> Float32s:
-    """[N, D], each of length 1; zeros stay."""
+    """Returns [N, D], each of length 1; zeros stay."""
     lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     unit_ND: Float32s = (vectors_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)).astype(np.float32)
     return unit_ND
 
 
 def nearest(query_D: Float32s, documents_ND: Float32s, top: int) -> list[tuple[int, float]]:
-    """(number, cosine) of the `top` documents that are nearest to the query, nearest first; of equals the first."""
+    """Returns (number, cosine) of the `top` documents that are nearest to the query, nearest first; of equals the
+    first.
+    """
     cosine_N = normalised(documents_ND) @ normalised(query_D[None])[0]
     order = np.argsort(-cosine_N, kind="stable")[:top]
     return [(int(number), float(cosine_N[number])) for number in order]
@@ -179,9 +181,9 @@ def evaluate_sts(
     pooling: Pooled | None,
     missing: bool = False,
 ) -> int:
-    """Score `checkpoints` by the scored `pairs` (task.sts); rank 0 prints the results and merges them into `out`
-    (eval.json) as task `sts`, or with another `pooling` than the checkpoint's own as `sts-words`. `missing` leaves out
-    what `out` has already.
+    """Scores `checkpoints` by the scored `pairs` (task.sts); rank 0 prints the results and merges them into
+    `out` (eval.json) as task `sts`, or with another `pooling` than the checkpoint's own as `sts-words`. `missing`
+    leaves out what `out` has already.
     """
     arguments = {"checkpoints": checkpoints, "pairs": pairs, "pooling": pooling, "missing": missing}
     with distributed_session(config, command="evaluate --sts", **arguments) as groups:

@@ -49,7 +49,7 @@ MASK_DRAWS, DRAWN_BATCHES = 4, 4  # global batches whose masks are drawn again: 
 
 
 def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held_out: bool, missing: bool) -> int:
-    """Score `checkpoints`; rank 0 prints the results and merges them into `out` (eval.json), one by one.
+    """Scores `checkpoints`; rank 0 prints the results and merges them into `out` (eval.json), one by one.
 
     `held_out` is for the held-out loss; `missing` leaves out what `out` has already.
     """
@@ -147,9 +147,9 @@ def _held_out(
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None, missing: bool = False) -> int:
-    """Score `checkpoints`, all of one run, on this rank's part of the data; rank 0 prints the results and merges them
-    into `out` (eval.json), one by one, and then those of the controls, fitted on the same training examples. `missing`
-    leaves out what `out` has already of a checkpoint.
+    """Scores `checkpoints`, all of one run, on this rank's part of the data; rank 0 prints the results and
+    merges them into `out` (eval.json), one by one, and then those of the controls, fitted on the same training
+    examples. `missing` leaves out what `out` has already of a checkpoint.
     """
     arguments = {"checkpoints": checkpoints, "missing": missing}
     with distributed_session(config, command="evaluate", **arguments) as groups:
@@ -205,7 +205,9 @@ def _control(data: TaskData, out: Path | None) -> None:
 
 
 def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[TaskData, TaskScorer]:
-    """The task's examples for the model in `checkpoint`. Raises CheckpointError when it has no head for them."""
+    """Returns the task's examples for the model in `checkpoint`. Raises CheckpointError when it has no head for
+    them.
+    """
     assert config.task is not None, "the command asks only then"
     facts = manifest.read(checkpoint)
     task, head = task_of(checkpoint, facts), head_of(checkpoint, facts)

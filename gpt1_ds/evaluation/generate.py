@@ -30,14 +30,14 @@ from gpt1_ds.tasks.rows import BadRowError
 
 
 def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
-    """A continuation of `prompt` (not repeated), ended early by the end of a document. Raises ConfigError for a model
-    that does not continue text.
+    """Returns a continuation of `prompt` (not repeated), ended early by the end of a document. Raises ConfigError for a
+    model that does not continue text.
     """
     return several_texts(loaded, prompt, sampling, 1, is_source=False)[0]
 
 
 def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
-    """What the decoder writes; sentinels in it are shown, as they say which span the text after them is. Raises
+    """Returns what the decoder writes; sentinels in it are shown, as they say which span the text after them is. Raises
     ConfigError for a model without a decoder, ArgumentError for a text that is too long.
     """
     return several_texts(loaded, source, sampling, 1, is_source=True)[0]
@@ -58,9 +58,9 @@ def several_texts(loaded: Loaded, text: str, sampling: Sampling, count: int, *, 
 
 
 def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Sequence[int] | None = None) -> list[str]:
-    """What the model writes after each text, in batches: what `generate` gives of a prompt, and of an encoder-decoder
-    what `answer` gives of a source. `seeds` are those of the texts (None: `sampling.seed` for all). Raises ConfigError
-    for a masked model, ArgumentError for a source that is too long.
+    """Returns what the model writes after each text, in batches: what `generate` gives of a prompt, and of an
+    encoder-decoder what `answer` gives of a source. `seeds` are those of the texts (None: `sampling.seed` for all).
+    Raises ConfigError for a masked model, ArgumentError for a source that is too long.
     """
     if loaded.config.model.mask == "bidirectional":
         raise ConfigError(
@@ -90,8 +90,8 @@ def _text_after(tokenizer: Tokenizer, text: str, before: Sequence[int], added: S
 
 
 def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str]) -> str:
-    """What follows the ids `prompt`, decoded alone, as lm-evaluation-harness does it; the token that completes one of
-    `stops` is the last.
+    """Returns what follows the ids `prompt`, decoded alone, as lm-evaluation-harness does it; the token that completes
+    one of `stops` is the last.
     """
     tokenizer = loaded.tokenizer
 
@@ -107,7 +107,7 @@ _SENTINEL = re.compile(r"<extra_id_(\d{1,9})>")
 
 
 def source_ids(loaded: Loaded, text: str) -> list[int]:
-    """What an encoder reads: the text and an end token. Raises ArgumentError for a text that is too long."""
+    """Returns what an encoder reads: the text and an end token. Raises ArgumentError for a text that is too long."""
     ids, context = [*encode_sentinels(loaded.tokenizer, text), loaded.tokenizer.eod_id], loaded.config.model.context
     if len(ids) > context:
         raise ArgumentError(
@@ -117,7 +117,9 @@ def source_ids(loaded: Loaded, text: str) -> list[int]:
 
 
 def encode_sentinels(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text in which `<extra_id_0>` is the first sentinel. Raises ArgumentError for an unknown one."""
+    """Returns the ids of a text in which `<extra_id_0>` is the first sentinel. Raises ArgumentError for an unknown
+    one.
+    """
     ids: list[int] = []
     for number, part in enumerate(_SENTINEL.split(text)):
         if number % 2 == 0:
@@ -132,7 +134,7 @@ def encode_sentinels(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def decode_sentinels(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """The text of ids, sentinels written as `<extra_id_0>`."""
+    """Returns the text of ids, sentinels written as `<extra_id_0>`."""
     parts, last = [], tokenizer.vocab_size - 1
     for is_sentinel, some in groupby(ids, key=lambda one: one >= tokenizer.first_sentinel):
         few = list(some)
@@ -155,8 +157,8 @@ class Filling:
 
 @torch.no_grad()
 def fill(loaded: Loaded, text: str, top: int) -> list[Filling]:
-    """The `top` likeliest tokens for each mask, likeliest first. Raises ConfigError for a model that continues text,
-    ArgumentError for a text without a mask, and for one that is longer than the context.
+    """Returns the `top` likeliest tokens for each mask, likeliest first. Raises ConfigError for a model that continues
+    text, ArgumentError for a text without a mask, and for one that is longer than the context.
     """
     model, special = loaded.config.model, loaded.tokenizer.special_ids
     if model.mask != "bidirectional":

@@ -27,8 +27,8 @@ def held_out_loss(
     limit: int,
     show: Show = show_nothing,
 ) -> EvalRecord:
-    """Loss per predicted token over the first `limit` global batches of held-out text (0: all), the same on every
-    layout. `objective` is the one for held-out text.
+    """Returns the loss per predicted token over the first `limit` global batches of held-out text (0: all), the same on
+    every layout. `objective` is the one for held-out text.
     """
     assert data.held_out is not None, "the caller checks that there is a validation split"
     total, predicted, left, text_bytes = 0.0, 0, data.held_out.rows, 0

@@ -69,8 +69,8 @@ class LanguageModel(Loaded):
     def generate(
         self, text: str | Texts, tokens: int | None = None, **choice: Unpack[SamplingArguments]
     ) -> str | list[str]:
-        """What follows `text` (which is not repeated), at most `tokens` tokens (100); of an encoder-decoder its answer.
-        Of a list, a list, from batches: each text as if it came alone.
+        """Returns what follows `text` (which is not repeated), at most `tokens` tokens (100); of an encoder-decoder its
+        answer. Of a list, a list, from batches: each text as if it came alone.
 
         `temperature` 0 takes the likeliest token (0.8); `top_k` (0: all) and `top_p` (1: all) say what is drawn from,
         `seed` (0) is that of the draws. `beams` above 1 look for the likeliest text instead. `min_tokens`,
@@ -112,8 +112,8 @@ class LanguageModel(Loaded):
         return of[0] if isinstance(text, str) else [of[number] for number in range(len(encoded))]
 
     def embed(self, text: str | Texts, pooling: Pooled | None = None) -> Float32s:
-        """fp32 [width]: the vector of a text; of a list [N, width], from batches. `pooling` is mean, max, cls or words
-        (None: as it was trained, else mean). A text that is longer than the model reads is cut.
+        """Returns fp32 [width]: the vector of a text; of a list [N, width], from batches. `pooling` is mean, max, cls
+        or words (None: as it was trained, else mean). A text that is longer than the model reads is cut.
 
         Raises ArgumentError for a pooling that the model does not have, ConfigError for a model without such vectors.
         """
@@ -128,8 +128,8 @@ class LanguageModel(Loaded):
     @overload
     def fill(self, text: Texts, top: int = ...) -> list[list[Filling]]: ...
     def fill(self, text: str | Texts, top: int = 5) -> list[Filling] | list[list[Filling]]:
-        """The `top` likeliest tokens for each `<mask>` of the text, likeliest first: mask, token, probability and the
-        text with it. Of a list, a list: each text by itself.
+        """Returns the `top` likeliest tokens for each `<mask>` of the text, likeliest first: mask, token, probability
+        and the text with it. Of a list, a list: each text by itself.
 
         Raises ArgumentError for a text without a mask or longer than the context, ConfigError for a model that
         continues text.
@@ -145,9 +145,9 @@ class LanguageModel(Loaded):
     @overload
     def predict(self, example: OneExample) -> Prediction: ...
     def predict(self, example: OneExample | list[OneExample] | list[Alike]) -> Prediction | list[Prediction]:
-        """What a fine-tuned model says: label, probabilities, or score; of a span its text, start and stop; tags. An
-        example is its text, a tuple of its texts and choices in the task's order, or a mapping with text, text2 and
-        choices, or question and context, or tokens. Of a list, a list, from batches.
+        """Returns what a fine-tuned model says: label, probabilities, or score; of a span its text, start and stop;
+        tags. An example is its text, a tuple of its texts and choices in the task's order, or a mapping with text,
+        text2 and choices, or question and context, or tokens. Of a list, a list, from batches.
 
         Raises ArgumentError for what is no example of the task, CheckpointError for a model without a task.
         """
@@ -179,9 +179,9 @@ class LanguageModel(Loaded):
     def search(
         self, query: str | Texts, documents: Texts | Float32s, top: int = 10, pooling: Pooled | None = None
     ) -> list[Hit] | list[list[Hit]]:
-        """The `top` documents that are nearest to the query by the cosine of their vectors, nearest first. `documents`
-        are texts, or their vectors fp32 [N, width] (of `embed`), which are then not computed again. Of a list of
-        queries, a list.
+        """Returns the `top` documents that are nearest to the query by the cosine of their vectors, nearest first.
+        `documents` are texts, or their vectors fp32 [N, width] (of `embed`), which are then not computed again. Of a
+        list of queries, a list.
 
         Raises ArgumentError and ConfigError as `embed` does.
         """
@@ -206,7 +206,7 @@ class Hit:
 
 
 def _texts(name: str, given: str | Texts) -> list[str]:
-    """The texts of an argument that is one or many."""
+    """Returns the texts of an argument that is one or many."""
     found = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else [given]
     ArgumentError.raise_all(
         f"{name}={one!r:.60} is no text; give a str, or a list of them" for one in found if not isinstance(one, str)
@@ -224,8 +224,8 @@ _LOADING = threading.Lock()  # torch's process group and the hook for errors are
 
 
 def load(path: str | os.PathLike[str], device: str | None = None) -> LanguageModel:
-    """The model of CKPT: a checkpoint folder, or of a run folder its best or newest; on `device`, or on the GPU where
-    there is one. Unpacks into (model, tokenizer). Raises CheckpointError.
+    """Returns the model of CKPT: a checkpoint folder, or of a run folder its best or newest; on `device`, or on the GPU
+    where there is one. Unpacks into (model, tokenizer). Raises CheckpointError.
     """
     with _LOADING:
         hook = sys.excepthook

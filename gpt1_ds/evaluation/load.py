@@ -35,7 +35,7 @@ class Loaded:
 
 
 def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
-    """The model of CKPT (a checkpoint folder; or of a run folder, its best or newest), verified; one that was
+    """Returns the model of CKPT (a checkpoint folder; or of a run folder, its best or newest), verified; one that was
     fine-tuned comes with its head and its task. Raises CheckpointError.
     """
     folder = find_checkpoint(Path(path))
@@ -60,5 +60,5 @@ def _load(folder: Path, device: str | None) -> Loaded:
 
 
 def checkpoint_config(folder: Path) -> Config:
-    """The configuration a checkpoint was written under, for one rank."""
+    """Returns the configuration a checkpoint was written under, for one rank."""
     return for_one_rank(load_carried(folder / "config.yaml"))

@@ -71,7 +71,7 @@ class Prediction:
 
     @property
     def is_text(self) -> bool:
-        """Whether the answer is a text, and none of classes or scores."""
+        """Returns whether the answer is a text, and none of classes or scores."""
         return self.text is not None and self.label is None and self.score is None
 
     def as_tsv(self) -> str:
@@ -133,7 +133,9 @@ class Predictor:
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:
-        """[N, K] of the classes or choices of each example, before the softmax; in text, log-likelihoods of answers."""
+        """Returns [N, K] of the classes or choices of each example, before the softmax; in text, log-likelihoods of
+        answers.
+        """
         encoded = self._encoded(examples)
         scores_NK = np.zeros((len(encoded), self.task.classes), dtype=np.float32)
         for numbers in _batches(encoded, self.task):
@@ -175,7 +177,7 @@ class Predictor:
         return row_scores(self._model, host)[:, 0].reshape(-1, K)
 
     def predict(self, examples: Sequence[Example]) -> list[Prediction]:
-        """What the model says of each example."""
+        """Returns what the model says of each example."""
         if self.task.reads_tokens:
             return self._of_tokens(examples)
         if self.task.writes_text:
@@ -218,8 +220,8 @@ class Predictor:
 
     @cached_property
     def _threshold(self) -> float:
-        """How much likelier no answer has to be (logits): what was best on the run's own dev at this step, as its
-        metrics.jsonl says; eval.json knows it of steps at which the run did not measure.
+        """Returns how much likelier no answer has to be (logits): what was best on the run's own dev at this step, as
+        its metrics.jsonl says; eval.json knows it of steps at which the run did not measure.
         """
         folder = self._folder.absolute()
         run_dir, step = RunDir(folder.parent.parent), step_of(folder)
@@ -250,7 +252,7 @@ class Predictor:
 
 
 def _batches(encoded: Encoded, task: Task) -> Iterator[NDArray[np.int64]]:
-    """Numbers of the examples of every batch, the longest first."""
+    """Yields the numbers of the examples of every batch, the longest first."""
     longest_N = encoded.lengths.max(axis=1)
     order = np.argsort(-longest_N, kind="stable")
     while len(order):
@@ -261,7 +263,9 @@ def _batches(encoded: Encoded, task: Task) -> Iterator[NDArray[np.int64]]:
 
 
 def windows(descriptor: int) -> Iterator[list[bytes]]:
-    """The lines of a file or pipe, without their line feeds. Waits for more only where no line is left to give."""
+    """Yields the lines of a file or pipe, without their line feeds. Waits for more only where no line is left to
+    give.
+    """
     lines: list[bytes] = []
     rest = b""
     while chunk := os.read(descriptor, CHUNK):
@@ -290,7 +294,7 @@ def _has_more(descriptor: int) -> bool:
 def predict_lines(
     predictor: Predictor, reader: LineReader, source: str, arriving: Iterable[list[bytes]], as_json: bool
 ) -> Iterator[list[str]]:
-    """A line of output for every line of input, window by window. Raises DataError at the first line that is no
+    """Yields a line of output for every line of input, window by window. Raises DataError at the first line that is no
     example, or one that is too long, naming it, when the lines before it have been given.
     """
     number = 0

@@ -40,7 +40,7 @@ HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32
 
 
 def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups, show: Show = show_nothing) -> dict[str, float]:
-    """The scores of one probe and of its control (see probe_scores.score_probe), the same on every rank."""
+    """Returns the scores of one probe and of its control (see probe_scores.score_probe), the same on every rank."""
     frame = frame_of(loaded)
     asked, fitted = (probe_questions(probe, part, loaded.tokenizer, frame) for part in (probe.examples, probe.train))
 
@@ -72,9 +72,9 @@ def shared_scores(
     groups: ProcessGroups,
     show: Show = show_nothing,
 ) -> Float64s:
-    """float64 [len(sequences), 2], the same on every rank: of each sequence in its `frame` the log-probability of the
-    `scored` tokens before the frame's last ones (nats), and 1 where each of them is the likeliest. Equal ones have
-    equal scores, to the bit. Raises CheckpointError where they are not finite.
+    """Returns float64 [len(sequences), 2], the same on every rank: of each sequence in its `frame` the log-probability
+    of the `scored` tokens before the frame's last ones (nats), and 1 where each of them is the likeliest. Equal ones
+    have equal scores, to the bit. Raises CheckpointError where they are not finite.
     """
     places: dict[tuple[bytes, int], int] = {}
     place_N = [
@@ -101,8 +101,8 @@ def shared_scores(
 
 
 def frame_of(loaded: Loaded) -> Frame:
-    """What the model has seen around texts. Imported ones know rows, whatever a run's configuration would say. Raises
-    ConfigError for a masked model whose tokenizer has no mask, and for an encoder-decoder's without sentinels.
+    """Returns what the model has seen around texts. Imported ones know rows, whatever a run's configuration would say.
+    Raises ConfigError for a masked model whose tokenizer has no mask, and for an encoder-decoder's without sentinels.
     """
     return frame_for(loaded.config, loaded.tokenizer, imported=loaded.step == 0)
 
@@ -120,8 +120,8 @@ def frame_for(config: Config, tokenizer: Tokenizer, imported: bool = False) -> F
 def log_likelihoods(
     loaded: Loaded, frame: Frame, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int]
 ) -> Float64s:
-    """float64 [len(sequences), 2]: of each sequence in `frame` the log-probability of its `scored` tokens (nats), as
-    the model's family gives it, and 1 where each is the likeliest. Neighbours share a batch: sort by length.
+    """Returns float64 [len(sequences), 2]: of each sequence in `frame` the log-probability of its `scored` tokens
+    (nats), as the model's family gives it, and 1 where each is the likeliest. Neighbours share a batch: sort by length.
     """
     if frame.mask is not None:
         return pseudo_log_likelihoods(loaded.model, sequences, scored, frame.mask, len(frame.last))
@@ -149,8 +149,8 @@ def _of_targets(
 def log_probabilities(
     model: DenseModel, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int], batch_tokens: int = BATCH_TOKENS
 ) -> Float64s:
-    """float64 [len(sequences), 2]: of each sequence the log-probability of its last `scored` tokens (nats), each given
-    all before it, and 1 where each is the likeliest.
+    """Returns float64 [len(sequences), 2]: of each sequence the log-probability of its last `scored` tokens (nats),
+    each given all before it, and 1 where each is the likeliest.
 
     Sequences are padded on the right, which causal attention does not see. Neighbours share a batch: sort by length.
     """
@@ -182,9 +182,9 @@ def pseudo_log_likelihoods(
     after: int,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Float64s:
-    """float64 [len(sequences), 2]: of each sequence the pseudo-log-likelihood (Salazar et al. 2020, equation 1) of the
-    `scored` tokens before the last `after` ones (nats), each given all others when `mask` stands in its place, and 1
-    where each is the likeliest.
+    """Returns float64 [len(sequences), 2]: of each sequence the pseudo-log-likelihood (Salazar et al. 2020, equation 1)
+    of the `scored` tokens before the last `after` ones (nats), each given all others when `mask` stands in its place,
+    and 1 where each is the likeliest.
 
     A sequence is a row of one segment for every token that is scored; rows see no padding.
     """
@@ -206,7 +206,7 @@ def pseudo_log_likelihoods(
 
 
 def _sums(number_N: NDArray[np.int64], values_N2: Float64s, size: int) -> Float64s:
-    """[size, 2]: the values of each number, added."""
+    """Returns [size, 2]: the values of each number, added."""
     return np.stack([np.bincount(number_N, column_N, size) for column_N in values_N2.T], axis=1)
 
 
@@ -217,8 +217,8 @@ def _with_all_likeliest(scores_N2: Float64s, scored: Sequence[int]) -> Float64s:
 
 
 def _token_scores(model: DenseModel, states_ND: Tensor, targets: NDArray[np.int64]) -> Float64s:
-    """float64 [N, 2]: log p(target) from the state that predicts it, and 1 where no token is likelier; in slices: few
-    logits are there at once.
+    """Returns float64 [N, 2]: log p(target) from the state that predicts it, and 1 where no token is likelier; in
+    slices: few logits are there at once.
     """
     targets_N = torch.from_numpy(targets).to(states_ND.device)
     found = [torch.zeros(0, 2, dtype=torch.float64)]

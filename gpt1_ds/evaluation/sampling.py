@@ -67,7 +67,7 @@ class Sampling:
         ArgumentError.raise_all([*self._of_draws(), *self._of_beams()])
 
     def _of_kinds(self) -> Iterator[str]:
-        """What Python lets pass and the command line does not."""
+        """Yields what Python lets pass and the command line does not."""
         for key in ("tokens", "top_k", "seed", "min_tokens", "beams"):
             value = getattr(self, key)
             if not isinstance(value, Integral) and (value is not None or key != "tokens"):
@@ -118,7 +118,7 @@ class Sampling:
 
 
 def sampling_of(settings: TaskConfig, model: ModelConfig, longest: int) -> Sampling:
-    """How texts of at most `longest` tokens, the end symbol included, are written."""
+    """Returns how texts of at most `longest` tokens, the end symbol included, are written."""
     decoding = settings.decoding
     most = most_written(model, longest)
     return Sampling(

@@ -61,9 +61,9 @@ def target_log_likelihoods(
     given: int = 0,
     batch_tokens: int = BATCH_TOKENS,
 ) -> NDArray[np.float64]:
-    """float64 [len(pairs), 2]: of each (source, target) the log-likelihood (nats) of the target's tokens but the first
-    `given` ones, which a decoder reads, and 1 where each is the likeliest. A source has a token at least. Neighbours
-    share a batch: sort by length.
+    """Returns float64 [len(pairs), 2]: of each (source, target) the log-likelihood (nats) of the target's tokens but
+    the first `given` ones, which a decoder reads, and 1 where each is the likeliest. A source has a token at least.
+    Neighbours share a batch: sort by length.
     """
     scores = np.zeros((len(pairs), 2))
     for batch in neighbours([len(source) + len(target) for source, target in pairs], batch_tokens):
@@ -78,7 +78,7 @@ def target_log_likelihoods(
 
 
 def neighbours(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Numbers of neighbours whose count times the longest is at most `tokens`; a longer one is alone."""
+    """Yields the numbers of neighbours whose count times the longest is at most `tokens`; a longer one is alone."""
     batch: list[int] = []
     longest = 0
     for number, length in enumerate(lengths):
@@ -92,7 +92,7 @@ def neighbours(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def _padded(rows: Sequence[Tokens], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """([B, longest], lengths [B])"""
+    """Returns ([B, longest], lengths [B])"""
     lengths_B = np.array([len(row) for row in rows], dtype=np.int64)
     padded_BS = np.full((len(rows), max(1, int(lengths_B.max()))), pad, dtype=np.int64)
     for row, padded_S in zip(rows, padded_BS, strict=True):
@@ -163,13 +163,13 @@ class TextScorer(TaskScorer):
 
 
 def pairs_by_length(encoded: Encoded, answers: int) -> NDArray[np.int64]:
-    """Numbers n K + k of all examples n and answers k, those of the longest source first."""
+    """Returns the numbers n K + k of all examples n and answers k, those of the longest source first."""
     order = np.argsort(-encoded.lengths[:, 0], kind="stable")
     return (order[:, None] * answers + np.arange(answers)).reshape(-1)
 
 
 def pair_batch(encoded: Encoded, pair_B: NDArray[np.int64], answers: int, multiple: int) -> TaskBatch:
-    """The batch of these pairs; a negative number only fills up. Labels are the answers, right or wrong."""
+    """Returns the batch of these pairs; a negative number only fills up. Labels are the answers, right or wrong."""
     real = pair_B >= 0
     batch = build_batch(encoded, np.where(real, pair_B // answers, PADDING_ROW), multiple)
     return replace(batch, labels=pair_B % answers, weights=(real / real.sum()).astype(np.float32))

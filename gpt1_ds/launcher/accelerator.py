@@ -52,7 +52,7 @@ def use() -> None:
 
 
 def _problem(folder: Path) -> str | None:
-    """Why what lies in this folder may not be this user's."""
+    """Returns why what lies in this folder may not be this user's."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "not a folder"
@@ -109,8 +109,8 @@ def prepare(config: Config, ranks: int | None = None) -> None:
 
 
 def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) -> str | None:
-    """What says that this process has GPUs, with `train.device` and `slurm.gpus_per_node` as given; None when nothing
-    does.
+    """Returns what says that this process has GPUs, with `train.device` and `slurm.gpus_per_node` as given; None when
+    nothing does.
     """
     if device == "cuda":
         return "train.device=cuda"
@@ -142,7 +142,7 @@ def with_fitted_micro_batch(config: Config, world: int) -> Config:
 
 
 def gpu_gib() -> float | None:
-    """Memory of the smallest GPU of this host, GiB; None where nothing answers."""
+    """Returns the memory of the smallest GPU of this host, GiB; None where nothing answers."""
     return min(memory.memory_mib(), default=0.0) / 1024 or None
 
 
@@ -159,7 +159,7 @@ def shares(config: Config, ranks: int, jobs: int) -> list[str]:
 
 
 def has_cuda_build() -> bool:
-    """Whether the installed torch was built for CUDA, without importing it."""
+    """Returns whether the installed torch was built for CUDA, without importing it."""
     found = importlib.util.find_spec("torch")
     places = found.submodule_search_locations if found else None
     return any(Path(place, "lib", "libtorch_cuda.so").exists() for place in places or ())
@@ -208,7 +208,7 @@ def _repeat() -> None:
 
 
 def too_many(ranks: int, devices: int) -> Iterator[str]:
-    """A line where ranks would share a GPU, which NCCL refuses."""
+    """Yields a line where ranks would share a GPU, which NCCL refuses."""
     if ranks > devices:
         gpus = amount(devices, "visible GPU")
         yield f"{ranks} ranks on a host with {gpus}; start {devices} at most, or say train.device=cpu"
@@ -240,7 +240,7 @@ def bus_address(properties: object) -> str:
 
 
 def _task_per_rank(environment: Mapping[str, str]) -> bool:
-    """Whether srun started this rank, which may then see its own GPU alone."""
+    """Returns whether srun started this rank, which may then see its own GPU alone."""
     return "SLURM_LOCALID" in environment and "TORCHELASTIC_RUN_ID" not in environment
 
 

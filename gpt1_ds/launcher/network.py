@@ -72,7 +72,9 @@ def _sweep(place: str) -> None:
 
 
 def _lock(made: Path, how: int) -> int | None:
-    """An open descriptor that holds the folder's lock; None where another process does, or where there are none."""
+    """Returns an open descriptor that holds the folder's lock; None where another process does, or where there are
+    none.
+    """
     descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, how)
@@ -93,7 +95,7 @@ def meeting_point() -> str:
 
 
 def port() -> int:
-    """The port where ranks meet. Raises LaunchError for what is none."""
+    """Returns the port where ranks meet. Raises LaunchError for what is none."""
     given = os.environ.get("MASTER_PORT", "")
     if not (given.isdecimal() and 0 < int(given) < 2**16):
         raise LaunchError(f"MASTER_PORT={given}: is no port; choose a free one, the same on all hosts, like 29500")
@@ -182,8 +184,8 @@ def on_loopback() -> Iterator[None]:
 
 
 def interface_towards(address: str) -> str | None:
-    """The interface that packets to `address` leave by; of an own address the one that has it. None if none is found,
-    as for IPv6.
+    """Returns the interface that packets to `address` leave by; of an own address the one that has it. None if none is
+    found, as for IPv6.
     """
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # chooses a route; a datagram socket sends nothing

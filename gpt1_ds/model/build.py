@@ -73,7 +73,7 @@ def _task_head(head: HeadSpec | None) -> type[nn.Module]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether `train.compile` means that blocks are compiled here: auto does on a GPU, by Triton."""
+    """Returns whether `train.compile` means that blocks are compiled here: auto does on a GPU, by Triton."""
     if config.train.compile == "auto" and not (torch.cuda.is_available() and importlib.util.find_spec("triton")):
         return False
     return is_compiled(config)
@@ -136,12 +136,13 @@ class DenseModel(nn.Module):
 
     @property
     def output(self) -> TokenEmbedding:
-        """What makes logits of states."""
+        """Returns the function that makes logits of states."""
         return getattr(self.heads, "head", self.tokens)  # type: ignore[return-value]
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """fp32 scalar loss of one micro-batch: of the tokens of each stack, the facts of the rows, and the labels that
-        the loss asks for (see model/losses.py). Of the tokens of each stack alone, as people write them: logits.
+        """Returns a fp32 scalar loss of one micro-batch: of the tokens of each stack, the facts of the rows, and the
+        labels that the loss asks for (see model/losses.py). Of the tokens of each stack alone, as people write them:
+        logits.
         """
         if len(tensors) <= self.stacks:
             return self.batch_first(*tensors)
@@ -154,9 +155,9 @@ class DenseModel(nn.Module):
         return self.loss(states, tensors[self.stacks + 1 :])
 
     def batch_first(self, *ids: Tensor) -> Tensor:
-        """fp32 logits [B, S, V], with gradients, of ids [B, S], each row of which is one text without padding; of an
-        encoder-decoder logits [B, T, V] of its source [B, S] and of what its decoder reads [B, T]. After `train()` with
-        the dropout of the configuration, which torch's generator draws anew at each call.
+        """Returns fp32 logits [B, S, V], with gradients, of ids [B, S], each row of which is one text without padding;
+        of an encoder-decoder logits [B, T, V] of its source [B, S] and of what its decoder reads [B, T]. After
+        `train()` with the dropout of the configuration, which torch's generator draws anew at each call.
 
         Raises ConfigError for another number of arguments, for ids of another shape or vocabulary, and for too many.
         """

@@ -30,7 +30,7 @@ _LANES = 1 << 16
 
 
 def row_keys(seed: int, step: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[B], 62 bits each: one key per global row of the batch at `step`."""
+    """Returns int64[B], 62 bits each: one key per global row of the batch at `step`."""
     state = _splitmix(np.uint64(seed) + np.zeros(len(rows), np.uint64))
     for part in (np.uint64(step), rows.astype(np.uint64)):
         state = _splitmix(state ^ part)
@@ -46,7 +46,7 @@ def _splitmix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def site_keys(keys_B: Tensor, site: int | Tensor, first_head: int = 0, heads: int = 1) -> tuple[Tensor, Tensor]:
-    """Two int32[B, heads] keys for one dropout site; `first_head` is this rank's first head among all of the
+    """Returns two int32[B, heads] keys for one dropout site; `first_head` is this rank's first head among all of the
     model's.
     """
     head_N = torch.arange(first_head, first_head + heads, device=keys_B.device, dtype=torch.int64)
@@ -58,7 +58,7 @@ def site_keys(keys_B: Tensor, site: int | Tensor, first_head: int = 0, heads: in
 
 
 def threshold(probability: float) -> int:
-    """The 16-bit value below which an element is dropped."""
+    """Returns the 16-bit value below which an element is dropped."""
     return round(probability * _LANES)
 
 
@@ -69,7 +69,7 @@ def scale(probability: float) -> float:
 
 @lru_cache(maxsize=16)
 def counters(first: int, count: int, device: torch.device) -> Tensor:
-    """int32[count]: the hash's starting points first .. first + count - 1, spread by a multiplication."""
+    """Returns int32[count]: the hash's starting points first .. first + count - 1, spread by a multiplication."""
     counter = torch.arange(first, first + count, dtype=torch.int32, device=device)
     return counter.mul_(_signed(_COUNTER_32, 32))
 
@@ -101,8 +101,8 @@ def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int, dtyp
 
 
 def is_kept(element: Tensor, key: Tensor, second_key: Tensor, limit: int) -> Tensor:
-    """The same mask as booleans, of int32 elements numbered from 0: each hashes its pair's counter by itself. Twice the
-    arithmetic, but a compiler fuses all of it, where a change of type within a tensor stops it.
+    """Returns the same mask as booleans, of int32 elements numbered from 0: each hashes its pair's counter by itself.
+    Twice the arithmetic, but a compiler fuses all of it, where a change of type within a tensor stops it.
     """
     bits = (element >> 1) * _signed(_COUNTER_32, 32) + key
     bits = (bits ^ _shift_right(bits, 16, 32)) * _signed(_MIX_32[0], 32) ^ second_key

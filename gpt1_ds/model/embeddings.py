@@ -65,7 +65,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         return states._replace(hidden_SBD=hidden_SBD, weight_VD=self.weight.view_as(self.weight))
 
     def logits(self, hidden_SBD: Tensor, bias_V: Tensor | None = None) -> Tensor:
-        """[S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
+        """Returns [S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
         if self.scale != 1.0:
             hidden_SBD = hidden_SBD * self.scale
         logits_SBV = self.output(hidden_SBD, weight=self.weight)[0]
@@ -86,8 +86,8 @@ class Positions(nn.Module):
         self.tensor = tensor
 
     def forward(self, hidden_SBD: Tensor, first: int | Tensor, begin: Tensor | int = 0) -> Tensor:
-        """The sum with the rows from position `first` on (also int64 [1]), counted from where the text begins: that of
-        a row, [B], or of each position, [S, B].
+        """Returns the sum with the rows from position `first` on (also int64 [1]), counted from where the text begins:
+        that of a row, [B], or of each position, [S, B].
         """
         weight_SD = self.tensor.replicated(self.weight)
         if isinstance(first, int) and isinstance(begin, int):
@@ -119,7 +119,7 @@ class Segments(nn.Module):
         self.tensor = tensor
 
     def forward(self, hidden_SBD: Tensor, first: int | Tensor, second_B: Tensor) -> Tensor:
-        """The sum with each position's row; the second text begins at `second_B`."""
+        """Returns the sum with each position's row; the second text begins at `second_B`."""
         is_second_SB1 = (positions_from(first, hidden_SBD) >= second_B).unsqueeze(2)
         first_D, second_D = self.tensor.replicated(self.weight)
         return hidden_SBD + torch.where(is_second_SB1, second_D, first_D)

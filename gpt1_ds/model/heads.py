@@ -151,7 +151,9 @@ class PooledHead(nn.Module):
 
 
 def _mask(hidden_SBD: Tensor, facts_BF: Tensor, spec: HeadSpec, site: int) -> Tensor:
-    """[1, B, D]: one mask per example, shared by its sequences as in the authors' code, and by all positions."""
+    """Returns [1, B, D]: one mask per example, shared by its sequences as in the authors' code, and by all
+    positions.
+    """
     C = spec.sequences
     key_B = facts_BF[:, KEY].view(-1, C)[:, :1].expand(-1, C).reshape(-1)
     return dropout.dropout(hidden_SBD.new_ones(1, *hidden_SBD.shape[1:]), key_B, site, spec.dropout)
@@ -181,10 +183,10 @@ class SentenceHead(nn.Module):
 
 
 def pooled(hidden_SBD: Tensor, length_B: Tensor, pooling: AnyPooling, tensor: TensorParallel) -> Tensor:
-    """fp32 [B, D]: of each row's first `length_B` states, control symbols included, the mean, the largest value of each
-    channel (max), the first state (cls), the sum divided by the root of their number (mean_sqrt_len_tokens), the mean
-    weighted with 1, 2, 3, ... (weightedmean), or the last state (lasttoken). Sequence-parallel ranks pool their own
-    positions, then together.
+    """Returns fp32 [B, D]: of each row's first `length_B` states, control symbols included, the mean, the largest value
+    of each channel (max), the first state (cls), the sum divided by the root of their number (mean_sqrt_len_tokens),
+    the mean weighted with 1, 2, 3, ... (weightedmean), or the last state (lasttoken). Sequence-parallel ranks pool
+    their own positions, then together.
     """
     if pooling == "cls":
         return tensor.all_positions(hidden_SBD[:1])[0].float()  # of all ranks' first positions the first

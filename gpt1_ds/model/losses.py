@@ -170,7 +170,7 @@ class TaskLoss(Loss):
         return torch.stack([self._of_task(scores, targets_EK, weights_E), hits])
 
     def scores_at(self, scores_SBO: Tensor, at_B: Tensor) -> Tensor:
-        """fp32 [E, K]: the scores of each example's classes or choices."""
+        """Returns fp32 [E, K]: the scores of each example's classes or choices."""
         scores_BO = scores_SBO[at_B, torch.arange(len(at_B), device=at_B.device)].float()
         if self.spec.choice:
             return scores_BO.view(-1, self.spec.sequences)
@@ -261,7 +261,7 @@ class SentenceLoss(Loss):
 
 
 def _cross_entropy(scores_EK: Tensor, targets_EK: Tensor, smoothing: float) -> Tensor:
-    """[E]: nats; while a model is trained, `smoothing` of a target is spread over its K classes or choices."""
+    """Returns [E]: nats; while a model is trained, `smoothing` of a target is spread over its K classes or choices."""
     if smoothing and torch.is_grad_enabled():
         targets_EK = (1 - smoothing) * targets_EK + smoothing / targets_EK.shape[1]
     loss_E: Tensor = -(targets_EK * scores_EK.log_softmax(-1)).sum(-1)
@@ -269,7 +269,7 @@ def _cross_entropy(scores_EK: Tensor, targets_EK: Tensor, smoothing: float) -> T
 
 
 def _ranking(u_ED: Tensor, v_ED: Tensor, group: int) -> Tensor:
-    """[E]: a group never reaches beyond a micro-batch, so that no layout changes it."""
+    """Returns [E]: a group never reaches beyond a micro-batch, so that no layout changes it."""
     u_NGD, v_NGD = (F.normalize(part, dim=-1).unflatten(0, (-1, group)) for part in (u_ED, v_ED))
     cosine_NGG = u_NGD @ v_NGD.transpose(1, 2)
     right_NG = (SCALE * cosine_NGG).log_softmax(-1).diagonal(dim1=1, dim2=2)

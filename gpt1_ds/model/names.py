@@ -90,12 +90,12 @@ def share(module: nn.Module) -> None:
 
 
 def info(parameter: nn.Parameter) -> ParameterInfo:
-    """The label of a parameter. Raises AttributeError for one that no layer labelled (a bug of ours)."""
+    """Returns the label of a parameter. Raises AttributeError for one that no layer labelled (a bug of ours)."""
     return parameter.info  # type: ignore[attr-defined, no-any-return]
 
 
 def initial_value(info: ParameterInfo, seed: int) -> Tensor:
-    """fp32 tensor of `info.local_shape`: this rank's part of the initial parameter."""
+    """Returns a fp32 tensor of `info.local_shape`: this rank's part of the initial parameter."""
     rule, number = info.initial.rule, info.initial.value
     if rule == "constant":
         return torch.full(info.local_shape, number)

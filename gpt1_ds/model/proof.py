@@ -41,7 +41,7 @@ _DECIDED: list[bool] = []  # of this process, at most one
 
 
 def proven(device: torch.device) -> bool:
-    """The one question that all of them ask; a CPU has none of them. Where nobody has decided, the proof does."""
+    """Returns whether what only saves time on a GPU may be on. Where nobody has decided, the proof does."""
     if device.type != "cuda":
         return False
     if not _DECIDED:
@@ -62,7 +62,7 @@ def decide(answer: bool | None) -> None:
 
 
 def has_passed(device: torch.device, ranks: int) -> bool:
-    """Whether the self-proof has passed with this GPU, on several GPUs if there are several ranks."""
+    """Returns whether the self-proof has passed with this GPU, on several GPUs if there are several ranks."""
     return passed(toolchain(device), ranks)
 
 
@@ -77,7 +77,7 @@ def capability(device: torch.device) -> str:
 
 
 def unproven(device: torch.device) -> str:
-    """The line that says why a run is slow, and the way out."""
+    """Returns the line that says why a run is slow, and the way out."""
     return (
         "Triton kernels, CUDA graphs and overlapped reductions are off: no self-proof has passed with "
         f"{torch.cuda.get_device_name(device)}, torch {torch.__version__} and this program; "
@@ -86,8 +86,8 @@ def unproven(device: torch.device) -> str:
 
 
 def named_toolchain(device: str, capability: str, cuda: str | None) -> Toolchain:
-    """What a proof holds for: a GPU's name and compute capability and the version of CUDA, as torch says them, and what
-    is installed: the driver, the libraries and this program's sources.
+    """Returns what a proof holds for: a GPU's name and compute capability and the version of CUDA, as torch says them,
+    and what is installed: the driver, the libraries and this program's sources.
     """
     return {
         "device": device,
@@ -100,7 +100,7 @@ def named_toolchain(device: str, capability: str, cuda: str | None) -> Toolchain
 
 
 def passed(tools: Toolchain, ranks: int) -> bool:
-    """Whether a proof holds for `tools` on `ranks` ranks."""
+    """Returns whether a proof holds for `tools` on `ranks` ranks."""
     known = [*MEASURED, *filter(None, [_read(_path(tools))])]
     return any(one.toolchain == tools and (ranks == 1 or one.ranks > 1) for one in known)
 

@@ -64,8 +64,8 @@ def _edges_passed(distance_D: Tensor, starts: tuple[int, ...]) -> Tensor:
 
 
 def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool, place: Place | None = None) -> Tensor:
-    """fp32 [N, S, T] of the last S of T positions, or of the one at `place`. The bias is the same along a diagonal:
-    one product with the tables gives it for every distance, and its gradient is a sum in a fixed order.
+    """Returns fp32 [N, S, T] of the last S of T positions, or of the one at `place`. The bias is the same along a
+    diagonal: one product with the tables gives it for every distance, and its gradient is a sum in a fixed order.
     """
     if place is not None:
         distance_T = torch.arange(keys, device=table_NK.device) - place.column_1

@@ -53,7 +53,7 @@ class SentenceVector:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], weights: Mapping[str, Tensor]) -> SentenceVector:
-        """The inverse of `values`. Raises TypeError or ValueError for what this program did not write."""
+        """Returns the inverse of `values`. Raises TypeError or ValueError for what this program did not write."""
         found = cls(
             tuple(values["pooling"]),
             values["limit"],
@@ -72,7 +72,7 @@ class SentenceVector:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Its description as JSON, without the weights."""
+        """Returns its description as JSON, without the weights."""
         described = asdict(self)
         described.pop("weights")
         return described
@@ -81,8 +81,8 @@ class SentenceVector:
         return "+".join(self.pooling) + "".join(f", {step.kind}" for step in self.steps)
 
     def of_states(self, hidden_SBD: Tensor, length_B: Tensor, tensor: TensorParallel) -> Tensor:
-        """fp32 [B, F]: the vector of each row, of its first `length_B` states. Zeros stand for those of no states: a
-        tokenizer that puts nothing around an empty text gives it no tokens.
+        """Returns fp32 [B, F]: the vector of each row, of its first `length_B` states. Zeros stand for those of no
+        states: a tokenizer that puts nothing around an empty text gives it no tokens.
         """
         at_least_one_B = length_B.clamp(min=1)
         vector_BF = torch.cat([pooled(hidden_SBD, at_least_one_B, mode, tensor) for mode in self.pooling], dim=-1)
@@ -107,7 +107,7 @@ class SentenceVector:
         return made_BF + (vector_BF if residual is None else F.linear(vector_BF, residual))
 
     def size(self, width: int) -> int:
-        """The features of a vector of a model of this width. Raises ValueError for weights that do not fit it."""
+        """Returns the features of a vector of a model of this width. Raises ValueError for weights of another one."""
         size = width * len(self.pooling)
         for number, step in enumerate(self.steps):
             if step.kind == "truncate":
@@ -119,7 +119,7 @@ class SentenceVector:
         return size
 
     def _checked_size(self, number: int, step: Step, size: int) -> int:
-        """The features that a dense layer makes of `size`."""
+        """Returns the features that a dense layer makes of `size`."""
         weight = self.weights.get(f"{number}.weight")
         made = int(weight.shape[0]) if weight is not None and weight.ndim == 2 else 0
         shapes: dict[str, tuple[int, ...]] = {"weight": (made, size)}

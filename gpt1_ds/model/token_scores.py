@@ -19,7 +19,8 @@ from gpt1_ds.model.layers import TensorParallel
 def head_hits(
     chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, weights_T: Tensor, real: int, tensor: TensorParallel
 ) -> Tensor:
-    """fp32 scalar: sum of the weights of those tokens whose highest logit (of equal ones the first) is the label's.
+    """Returns a fp32 scalar: sum of the weights of those tokens whose highest logit (of equal ones the first) is the
+    label's.
 
     `chunks` are tokens and their logits [C, V], which are written over; the first `real` columns of a rank are those of
     the vocabulary.
@@ -35,7 +36,7 @@ def head_hits(
 def token_scores(
     chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, real: int, tensor: TensorParallel
 ) -> tuple[Tensor, Tensor]:
-    """(fp32 [T]: log-probability of each label in nats, bool [T]: whether its logit is the highest)."""
+    """Returns (fp32 [T]: log-probability of each label in nats, bool [T]: whether its logit is the highest)."""
     logs, highest = [], []
     for tokens, logits_CV in chunks:
         logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
@@ -52,7 +53,7 @@ def token_scores(
 
 
 def _highest(logits_CV: Tensor, tensor: TensorParallel) -> Tensor:
-    """int64 [C]: the column of each token's highest logit among those of all ranks; of equal ones the first."""
+    """Returns int64 [C]: the column of each token's highest logit among those of all ranks; of equal ones the first."""
     highest_C, column_C = logits_CV.max(1)
     column_C += tensor.rank * logits_CV.shape[1]
     if tensor.size > 1:

@@ -108,7 +108,7 @@ class HeadAttention(nn.Module):
     def _fused(
         self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, keys_B: Tensor, site: Tensor, scores: Scores
     ) -> Tensor:
-        """Its dropout is seeded with (seed, step, first row, layer, this rank's heads)."""
+        """Returns attention by torch's kernels; their dropout is seeded with (seed, step, first row, layer, heads)."""
         if not self.training or self.probability == 0.0:
             return attention.fused(q_GSH, k_GTH, v_GTH, 0.0, scores)
         key_B1, second_B1 = dropout.site_keys(keys_B[:1], site, self.tensor.rank)

@@ -12,8 +12,8 @@ from gpt1_ds.data.windows import Int64s
 
 
 def numbers(tokens_BS: Int64s, end: int, special_BS: NDArray[np.bool_] | None = None) -> Int64s:
-    """[B, S]: the number of each token's document in its row, from 0 on. A document ends with the token `end`. Special
-    tokens and padding after it are still the document's.
+    """Returns [B, S]: the number of each token's document in its row, from 0 on. A document ends with the token `end`.
+    Special tokens and padding after it are still the document's.
     """
     begins_BS = np.zeros(tokens_BS.shape, dtype=np.bool_)
     begins_BS[:, 1:] = tokens_BS[:, :-1] == end
@@ -24,14 +24,14 @@ def numbers(tokens_BS: Int64s, end: int, special_BS: NDArray[np.bool_] | None = 
 
 
 def own_bounds(tokens_BS: Int64s, end: int, special_BS: NDArray[np.bool_] | None = None) -> Int64s:
-    """[B, 2 S]: where each token's document begins, then where it ends."""
+    """Returns [B, 2 S]: where each token's document begins, then where it ends."""
     number_BS = numbers(tokens_BS, end, special_BS)
     return bounds(number_BS, number_BS)
 
 
 def bounds(asking_BQ: Int64s, answering_BK: Int64s) -> Int64s:
-    """[B, 2 Q]: where among those that answer the document of each one that asks begins, then where it ends. Both are
-    numbers of documents, ascending in every row; where none of the document answers, it ends where it begins.
+    """Returns [B, 2 Q]: where among those that answer the document of each one that asks begins, then where it ends.
+    Both are numbers of documents, ascending in every row; where none of the document answers, it ends where it begins.
     """
     (B, K), most = answering_BK.shape, max(int(asking_BQ.max()), int(answering_BK.max())) + 1
     row_B1 = np.arange(B)[:, None]  # numbers of other rows lie apart, so that one search serves all

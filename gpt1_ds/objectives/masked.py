@@ -55,7 +55,7 @@ class Masked:
     predicts_places: ClassVar[bool] = True
 
     def predicted(self, length_B: Int64s) -> Int64s:
-        """Tokens of rows of these lengths that are predicted; rows of length 0 only fill up a batch."""
+        """Returns the tokens of rows of these lengths that are predicted; rows of length 0 only fill up a batch."""
         lengths, index_B = np.unique(length_B, return_inverse=True)
         return np.array([self.settings.predicted_tokens(int(length)) for length in lengths])[index_B]
 
@@ -76,7 +76,7 @@ class Masked:
         return replace(batch, bounds=own_bounds(rows.tokens_BS, self.text.end, rows.special_BS))
 
     def probe(self, model: ModelConfig) -> HostBatch:
-        """The first positions are predicted, and nothing is masked: it asks for no tokenizer."""
+        """Returns a row whose first positions are predicted, and nothing is masked: that asks for no tokenizer."""
         tokens_BS = probe_tokens(model).T[:, :-1]
         length_B, second_B = np.array([[tokens_BS.shape[1]], [(tokens_BS.shape[1] + 1) // 2]])
         row_B, special_BS = np.zeros(1, dtype=np.int64), np.zeros(tokens_BS.shape, dtype=np.bool_)
@@ -98,7 +98,7 @@ class Masked:
         return HostBatch((np.ascontiguousarray(tokens_BS.T),), labels, (rows.length_B, rows.second_B))
 
     def _choose(self, rows: TextRows, draw_BS: UInt64s) -> tuple[Int64s, NDArray[np.bool_]]:
-        """(positions [B, M] in ascending order, filled up with 0; which of them are predicted)."""
+        """Returns (positions [B, M] in ascending order, filled up with 0; which of them are predicted)."""
         assert self.text is not None, "the caller has a tokenizer"
         count_B, S = self.predicted(rows.length_B), rows.tokens_BS.shape[1]
         order_BS = np.where(rows.special_BS, ~np.uint64(0), draw_BS)
@@ -114,7 +114,7 @@ class Masked:
     def _replaced(
         self, tokens_BS: Int64s, draw_BS: UInt64s, position_BM: Int64s, is_predicted_BM: NDArray[np.bool_]
     ) -> Int64s:
-        """[B, S]: the tokens that the model reads; a predicted one becomes <mask> or a random one, or stays."""
+        """Returns [B, S]: the tokens that the model reads; a predicted one becomes <mask> or a random one, or stays."""
         assert self.text is not None, "the caller has a tokenizer"
         text_ids = self.text.text_ids
         draw_BM = np.take_along_axis(draw_BS, position_BM, 1)
@@ -138,8 +138,8 @@ class Masked:
 
 
 def _word_order(rows: TextRows, order_BS: UInt64s, begins_V: NDArray[np.bool_], count_B: Int64s) -> UInt64s:
-    """[B, S]: the order with the pieces of each word together; words have the order of their first pieces. A word that
-    is longer than what is left to be predicted comes after all that are not; if no other is left, it is cut.
+    """Returns [B, S]: the order with the pieces of each word together; words have the order of their first pieces. A
+    word that is longer than what is left to be predicted comes after all that are not; if no other is left, it is cut.
     """
     word_order_BS = order_BS.copy()
     for row, (tokens_S, special_S) in enumerate(zip(rows.tokens_BS, rows.special_BS, strict=True)):

@@ -53,8 +53,8 @@ def pretraining_objective(
 
 
 def _end(config: Config, tokenizer: Tokenizer) -> int | None:
-    """The id after which a document begins that does not see the others; None where there is none. Full sentences
-    have a separator in the place of `<eod>` (data/spans.py).
+    """Returns the id after which a document begins that does not see the others; None where there is none. Full
+    sentences have a separator in the place of `<eod>` (data/spans.py).
     """
     if not config.data.apart:
         return None

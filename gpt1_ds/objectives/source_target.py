@@ -59,7 +59,7 @@ class Texts:
         return HostBatch(inputs, labels, (self.source_B, self.source_B), bounds_BX)
 
     def _joined(self, positions: int, pad: int, weight_B: NDArray[np.floating], all_tokens: bool) -> HostBatch:
-        """Rows in which the target follows the source; each position predicts the next token."""
+        """Returns the rows in which the target follows the source; each position predicts the next token."""
         tokens_BS = self._one_after_the_other(self.source_BS, self.target_BT, positions + 1, pad)
         place_S = np.arange(1, positions + 1)  # of the labels in the row
         counted_BS = place_S < (self.source_B + self.target_B)[:, None]
@@ -74,7 +74,7 @@ class Texts:
         return HostBatch((_columns(tokens_BS[:, :-1]),), labels, (self.source_B, self.source_B), bounds_BX)
 
     def _one_after_the_other(self, source_BS: Int64s, target_BT: Int64s, positions: int, fill: int) -> Int64s:
-        """[B, positions]: what belongs to each token of the source, then of the target, then `fill`."""
+        """Returns [B, positions]: what belongs to each token of the source, then of the target, then `fill`."""
         B, at = len(self.source_B), np.arange(target_BT.shape[1])
         found_BS = np.full((B, positions + len(at)), fill)
         found_BS[:, : source_BS.shape[1]] = source_BS
@@ -83,13 +83,15 @@ class Texts:
 
 
 def token_weights(number_G: Int64s, row_B: Int64s, counts_G: Int64s) -> NDArray[np.float64]:
-    """[B]: every predicted token of the global batch weighs the same; the loss is the mean over its micro-batches."""
+    """Returns [B]: every predicted token of the global batch weighs the same; the loss is the mean over its
+    micro-batches.
+    """
     parts, total = len(number_G) / len(row_B), counts_G[number_G >= 0].sum()
     return (row_B >= 0) * (parts / total)  # type: ignore[no-any-return]
 
 
 def halves(model: ModelConfig) -> HostBatch:
-    """The probe of an objective: the second half of a row follows from the first."""
+    """Returns the probe of an objective: the second half of a row follows from the first."""
     tokens_BT = probe_tokens(model).T[:, :-1]
     T = tokens_BT.shape[1]
     half = T // 2
@@ -98,7 +100,7 @@ def halves(model: ModelConfig) -> HostBatch:
 
 
 def _resized(tokens_BS: Int64s, length_B: Int64s, positions: int, pad: int) -> Int64s:
-    """[B, positions], padded after each row's length."""
+    """Returns [B, positions], padded after each row's length."""
     B, S = tokens_BS.shape
     assert length_B.max() <= positions, f"{length_B.max()} tokens do not fit into {positions} positions"
     found_BS = np.full((B, positions), pad)
@@ -112,7 +114,7 @@ def _columns(values_BS: NDArray[Any]) -> NDArray[Any]:
 
 
 def _rounded(needed: tuple[int, ...], multiple: int, limit: int) -> tuple[int, ...]:
-    """Positions of each stack that hold as many as are `needed`."""
+    """Returns the positions of each stack that hold as many as are `needed`."""
     return tuple(min(-(-one // multiple) * multiple, limit) for one in needed)
 
 

@@ -73,7 +73,7 @@ class Spans:
         return halves(model)
 
     def noise(self, number_B: Int64s) -> NDArray[np.bool_]:
-        """[B, L]: which tokens of these sequences are noise."""
+        """Returns [B, L]: which tokens of these sequences are noise."""
         assert self.text is not None, "the caller has a tokenizer"
         length = self.settings.lengths(self.model).text
         noise, spans = self.settings.noise(length)
@@ -91,7 +91,7 @@ class Spans:
         return run_BL % 2 == 1  # type: ignore[no-any-return]
 
     def texts(self, tokens_BL: Int64s, number_B: Int64s) -> Texts:
-        """The sources and targets of these sequences."""
+        """Returns the sources and targets of these sequences."""
         assert self.text is not None, "the caller has a tokenizer"
         is_noise_BL = self.noise(number_B)
         begins_BL = _span_begins(is_noise_BL)
@@ -106,7 +106,7 @@ class Spans:
         return Texts(source_BS, source_B, target_BT, target_B, documents)
 
     def _predicted(self, number_G: Int64s) -> Int64s:
-        """Tokens of each row that the loss counts."""
+        """Returns the tokens of each row that the loss counts."""
         length = self.settings.lengths(self.model).text
         if self.settings.mean_length is not None:
             source, target = self.settings.span_lengths(length)
@@ -121,20 +121,22 @@ class Spans:
 
 @lru_cache(maxsize=2)  # every micro-batch of a global batch asks for all of them
 def _span_counts(objective: Spans, numbers: bytes) -> Int64s:
-    """int64 [G]: how many spans the sequences with these numbers (int64) have, where it is not the same in all."""
+    """Returns int64 [G]: how many spans the sequences with these numbers (int64) have, where it is not the same in
+    all.
+    """
     is_noise_GL = objective.noise(np.frombuffer(numbers, dtype=np.int64))
     spans_G: Int64s = _span_begins(is_noise_GL).sum(1)
     return spans_G
 
 
 def _span_begins(is_noise_BL: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """[B, L]: which tokens are the first ones of their spans."""
+    """Returns [B, L]: which tokens are the first ones of their spans."""
     return is_noise_BL & ~np.pad(is_noise_BL, ((0, 0), (1, 0)))[:, :-1]
 
 
 def _random_partition(draw_BN: UInt64s, total: int, parts: int) -> Int64s:
-    """[B, parts]: the lengths of non-empty runs into which `total` tokens are parted. Each of the N = total - 1 places
-    between two tokens has a draw, and those with the smallest draws are borders.
+    """Returns [B, parts]: the lengths of non-empty runs into which `total` tokens are parted. Each of the N = total - 1
+    places between two tokens has a draw, and those with the smallest draws are borders.
     """
     border_BP = np.sort(np.argsort(draw_BN, 1, kind="stable")[:, : parts - 1], 1) + 1
     zero_B1 = np.zeros((len(draw_BN), 1), dtype=np.int64)
@@ -144,8 +146,8 @@ def _random_partition(draw_BN: UInt64s, total: int, parts: int) -> Int64s:
 def _source_and_target(
     is_noise_BL: NDArray[np.bool_], tokens_BL: Int64s, sentinel_BL: Int64s, end_B: Int64s, pad: int
 ) -> tuple[Int64s, Int64s]:
-    """(source, target). `sentinel_BL` counts at the first token of each span. With numbers of documents in place of
-    ids it gives the document of each token, sentinel and end.
+    """Returns (source, target). `sentinel_BL` counts at the first token of each span. With numbers of documents in
+    place of ids it gives the document of each token, sentinel and end.
     """
     B, length = tokens_BL.shape
     begins_BL = _span_begins(is_noise_BL)

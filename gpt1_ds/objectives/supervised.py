@@ -54,7 +54,7 @@ class Supervised:
         return np.zeros_like(length_B), (length_B, second_B)
 
     def probe(self, model: ModelConfig) -> HostBatch:
-        """All rows alike and whole, and every class as right as the others."""
+        """Returns rows that are whole and all alike, and in which every class is as right as the others."""
         tokens_TB, C = probe_tokens(model), self.head.sequences
         classes = C if self.head.choice else self.head.outputs
         tokens_SB, labels_SB = (np.repeat(part, C, axis=1) for part in (tokens_TB[:-1], tokens_TB[1:]))
@@ -66,7 +66,7 @@ class Supervised:
 
 
 def _columns(tokens_ECT: NDArray[np.integer], lm_weights_ECS: Float32s) -> tuple[Int64s, Float32s]:
-    """(tokens [T, B], the weights of the tokens that follow them [T, B])."""
+    """Returns (tokens [T, B], the weights of the tokens that follow them [T, B])."""
     E, C, T = tokens_ECT.shape
     tokens_TB = np.ascontiguousarray(tokens_ECT.reshape(E * C, T).T.astype(np.int64))
     weights_TB = np.zeros((T, E * C), dtype=np.float32)
@@ -98,7 +98,7 @@ class Tokens:
         return HostBatch((tokens_TB,), labels, (length_B, second_B))
 
     def probe(self, model: ModelConfig) -> HostBatch:
-        """A whole row, in which every place and every output is as right as the others."""
+        """Returns a whole row, in which every place and every output is as right as the others."""
         tokens_T = probe_tokens(model)[:, 0]
         S, O = len(tokens_T) - 1, self.head.outputs  # noqa: E741
         shares = np.full((1, 1, S - 1), 1 / S, dtype=np.float32)
@@ -112,7 +112,9 @@ class Sentences(Supervised):
     """Makes the batches of any task. Causal models, too, get the length of each row, because its states are pooled."""
 
     def probe(self, model: ModelConfig) -> HostBatch:
-        """A group of examples, each text the probe's tokens from another one on, and the shorter the later it is."""
+        """Returns a group of examples, each text the probe's tokens from another one on, and the shorter the later it
+        is.
+        """
         head, tokens_T = self.head, probe_tokens(model)[:-1, 0]
         E, C, K = head.group, head.sequences, max(2, head.outputs)
         if head.loss == "cosine":
@@ -127,7 +129,7 @@ class Sentences(Supervised):
 
 
 def of_head(head: HeadSpec) -> Supervised | Tokens:
-    """The objective of a task's head."""
+    """Returns the objective of a task's head."""
     if head.reads_tokens:
         return Tokens(head)
     return Supervised(head) if head.loss is None else Sentences(head)

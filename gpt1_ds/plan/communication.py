@@ -40,8 +40,8 @@ class Sent:
 
 
 def overlaps(device: str) -> bool:
-    """Whether gradients are reduced over the data-parallel ranks under a backward pass: each bucket begins as soon as
-    it is complete, in every engine (engine/deepspeed/overlap.py, engine/deepspeed/zero.py).
+    """Returns whether gradients are reduced over the data-parallel ranks under a backward pass: each bucket begins as
+    soon as it is complete, in every engine (engine/deepspeed/overlap.py, engine/deepspeed/zero.py).
     """
     return device == "cuda"
 
@@ -94,20 +94,20 @@ class Communication:
 
     @property
     def between_stages(self) -> float:
-        """Bytes of a micro-batch's states that one rank passes on."""
+        """Returns the bytes of a micro-batch's states that one rank passes on."""
         return self.state / (self.tensor if self.parallel.sequence else 1)
 
     @property
     def facts(self) -> int:
-        """Bytes of a sequence's facts; of documents that do not see one another, also their bounds."""
+        """Returns the bytes of a sequence's facts; of documents that do not see one another, also their bounds."""
         if self.config.task is not None or not self.config.data.apart:
             return NUMBER * COLUMNS
         first, *second = self.config.row.stacks
         return NUMBER * (COLUMNS + 2 * first + 4 * sum(second))
 
     def gathered_again(self, stage: Stage) -> int:
-        """Elements that ZeRO 3 frees after the forward pass and gathers for the backward pass: no more stay than it may
-        hold, less than a matrix fewer.
+        """Returns the elements that ZeRO 3 frees after the forward pass and gathers for the backward pass: no more stay
+        than it may hold, less than a matrix fewer.
         """
         return max(0, stage.freed - LIVE_LIMIT)
 

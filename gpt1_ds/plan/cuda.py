@@ -68,7 +68,7 @@ class DataSheet:
     network: float  # to other nodes
 
     def rates(self, precision: str) -> dict[str, Any]:
-        """What one rank reaches, by the names of machine.Speeds."""
+        """Returns what one rank reaches, by the names of machine.Speeds."""
         size, peak = (4, self.tflops_fp32 * 1e12) if precision == "fp32" else (2, self.tflops * 1e12)
         stream, integers = STREAM * self.bandwidth, INTEGERS * self.tflops_fp32 * 1e12
         exact = ((flops / (part * peak), hashed / integers) for (part, flops), hashed in zip(EXACT, HASH, strict=True))
@@ -95,7 +95,7 @@ DATA_SHEETS = {
 
 
 def block_kernels(config: Config) -> tuple[int, int]:
-    """(forward, backward) kernels of one block for one micro-batch; adding up gradients is not among them."""
+    """Returns (forward, backward) kernels of one block for one micro-batch; adding up gradients is not among them."""
     return _block_kernels(config.model, is_compiled(config), config.train.recompute == "block")
 
 
@@ -119,7 +119,7 @@ def _block_kernels(model: ModelConfig, compiled: bool, again: bool) -> tuple[int
 
 
 def end_kernels(config: Config) -> tuple[int, int]:
-    """(forward, backward) of both ends of the model, for one micro-batch."""
+    """Returns (forward, backward) of both ends of the model, for one micro-batch."""
     ends, masks = (COMPILED_ENDS, COMPILED_MASK) if is_compiled(config) else (ENDS, EAGER_MASK)
     if not config.model.embedding_dropout:
         return ends

@@ -118,7 +118,9 @@ class _Step:
     # Forward and backward passes
 
     def _passes(self) -> dict[str, float]:
-        """The first backward pass of a step finds no gradients, later ones add to those of the passes before."""
+        """Returns the instants of passes: the first backward pass of a step finds no gradients, later ones add to
+        them.
+        """
         rank, start = self.rank, self.held + self._gathered()
         instants = self._pass(start, rank.in_flight, adds=False)
         if rank.micro_batches > 1:  # the schedule keeps as many micro-batches in flight while there are as many left
@@ -128,14 +130,16 @@ class _Step:
         return instants
 
     def _gathered(self) -> float:
-        """Weights that ZeRO 3 gathers for a pass and keeps until the backward pass is through."""
+        """Returns the bytes of the weights that ZeRO 3 gathers for a pass and keeps until the backward pass is
+        through.
+        """
         if self.rank.zero < 3 or self.rank.data_ranks == 1:
             return 0.0
         return self.rank.type * min(self.rank.parameters, LIVE_LIMIT)
 
     def _pass(self, start: float, in_flight: int, adds: bool) -> dict[str, float]:
-        """The last forward and the first backward pass while `in_flight` micro-batches are alive; where it `adds`,
-        there are gradients of the step.
+        """Returns the last forward and the first backward pass while `in_flight` micro-batches are alive; where it
+        `adds`, there are gradients of the step.
         """
         rank = self.rank
         others = start + (in_flight - 1) * rank.activations
@@ -203,7 +207,7 @@ class _Step:
         return self.held + self.gradients + (4 * rank.parameters if flat else 0)
 
     def _full_bucket(self) -> int:
-        """Elements of a bucket that the next matrix does not fit in any more."""
+        """Returns the elements of a bucket that the next matrix does not fit in any more."""
         blocks, rest = divmod(min(BUCKET_ELEMENTS, self.rank.parameters), max(1, self.stage.largest_block))
         blocks, largest = min(blocks, self.stage.blocks), max(1, self.stage.largest_matrix)
         return max(largest, blocks * self.stage.largest_block + rest // largest * largest)
@@ -222,17 +226,17 @@ class _Step:
     # Before and between steps
 
     def _evaluating(self) -> float:
-        """What one block or a chunk of logits takes where nothing is kept for a backward pass."""
+        """Returns what one block or a chunk of logits takes where nothing is kept for a backward pass."""
         rank = self.rank
         block = max(map(rank.needed_by_backward, self.stage.body), default=0.0)
         return rank.hidden + max(block, self.stage.has_head * (rank.logits + 4 * LOSS_LOGITS[rank.device]))
 
     def made(self) -> int:
-        """The parameters as they are made: in fp32, each drawn at its full size."""
+        """Returns the parameters as they are made: in fp32, each drawn at its full size."""
         return 4 * self.rank.parameters + 4 * self.rank.tensor * max(self.stage.largest_matrix, self.stage.embedding)
 
     def _building(self) -> float:
-        """The model is made in fp32, then flattened; on a CPU that is the memory that trains."""
+        """Returns the bytes while the model is made in fp32 and flattened, which on a CPU is the memory that trains."""
         rank = self.rank
         if rank.device != "cpu":
             return 0.0

@@ -35,14 +35,14 @@ class MuonUpdate:
 
     @property
     def workspace(self) -> float:
-        """Bytes while the update runs."""
+        """Returns the bytes while the update runs."""
         scratch = SCRATCH * max((weight.size for weight in self.weights), default=0)
         exchanged = self.owned_elements * (1 + self.copies) * (self.stage_ranks > 1)
         return 4 * (2 * self.local_elements + exchanged + scratch)
 
     @property
     def sent(self) -> float:
-        """Bytes of a step: mean gradients to the owners, what is orthogonal back to all who hold it."""
+        """Returns the bytes of a step: mean gradients to the owners, what is orthogonal back to all who hold it."""
         return 4 * (self.stage_ranks - 1) / self.stage_ranks * self.owned_elements * (1 + self.copies)
 
     def seconds(self, speeds: Speeds, link: Link) -> float:
@@ -55,7 +55,7 @@ class MuonUpdate:
 
 
 def _products(weight: Parameter) -> Iterator[float]:
-    """FLOPs of each product of matrices that a weight needs."""
+    """Yields FLOPs of each product of matrices that a weight needs."""
     assert weight.matrices is not None, "it has matrices"
     short, long = sorted((weight.shape[0] // weight.matrices.count, weight.shape[1]))
     for _ in range(NEWTON_SCHULZ_STEPS * weight.matrices.count):

@@ -91,7 +91,7 @@ class RankSizes:
     # From a micro-batch's forward pass to its backward pass
 
     def needed_by_backward(self, layer: Layer) -> float:
-        """All that the backward pass of a layer reads, recomputed or not."""
+        """Returns all that the backward pass of a layer reads, recomputed or not."""
         return layer.costs.saved * self.hidden + layer.costs.saved_cut * self.state / self.tensor
 
     def saved(self, layer: Layer) -> float:

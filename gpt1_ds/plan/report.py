@@ -27,8 +27,8 @@ GIB = 2**30
 def describe(
     config: Config, world: int, vocab_size: int | None, data_tokens: int | None, steps: int | None = None
 ) -> Iterator[str]:
-    """Lines on the model, the length and the layout; `None` where the data is not there yet. Fine-tuning counts its
-    `steps` by examples.
+    """Yields the lines on the model, the length and the layout; `None` where the data is not there yet. Fine-tuning
+    counts its `steps` by examples.
     """
     model, train, parallel = config.model, config.train, config.parallel
     vocabulary = vocab_size or ASSUMED_VOCABULARY
@@ -79,7 +79,7 @@ def describe(
 
 
 def _asked(config: Config, parameters: int) -> str:
-    """What train.evaluations asks, how often, and what that takes of every rank's memory."""
+    """Returns what train.evaluations asks, how often, and what that takes of every rank's memory."""
     train, best = config.train, config.checkpoint.best
     asked = []
     for one in train.evaluations:
@@ -112,7 +112,7 @@ def machine_line(machine: Machine) -> str:
 
 
 def memory_lines(ranks: list[RankMemory], limit: int, world: int, machine: Machine) -> Iterator[str]:
-    """A table of stages, and what makes the peak of the one that needs most."""
+    """Yields a table of stages, and what makes the peak of the one that needs most."""
     yield "memory of one rank, GiB (activations of all micro-batches in flight, a chunk's logits included):"
     titles = ("stage", "parameters", "weights", "gradients", "optimizer", "activations", "in flight", "buffers", "peak")
     yield "  " + " ".join(f"{title:>11}" for title in titles)
@@ -133,7 +133,7 @@ def memory_lines(ranks: list[RankMemory], limit: int, world: int, machine: Machi
 def cost_lines(
     cost: Cost, config: Config, world: int, machine: Machine, tokens: int | None, seconds: float
 ) -> Iterator[str]:
-    """What a step of a full batch takes; `seconds` are those of the whole run of `tokens`."""
+    """Yields what a step of a full batch takes; `seconds` are those of the whole run of `tokens`."""
     micro_batches = f"{1e3 * cost.forward:.3g} + {1e3 * cost.backward:.3g} ms per micro-batch"
     yield (
         f"step: {_seconds(cost.step)} = {_seconds(cost.pipeline)} forward and backward ({micro_batches}"
@@ -161,7 +161,7 @@ def _share_of_peak(mfu: float) -> str:
 
 
 def graphs_lines(cost: Cost, without: Cost) -> Iterator[str]:
-    """What CUDA graphs gain, where that is something; `without` is the same layout without them."""
+    """Yields what CUDA graphs gain, where that is something; `without` is the same layout without them."""
     slower = without.step / cost.step - 1
     if slower >= 0.001:
         proof = "once `gpt1-ds doctor --gpu` has passed"
@@ -188,13 +188,13 @@ def search_lines(found: Found) -> Iterator[str]:
 
 
 def request_overrides(world: int, machine: Machine) -> list[str]:
-    """The SLURM request, as keys."""
+    """Returns the SLURM request, as keys."""
     on_node = min(world, machine.ranks_per_node)
     return [f"slurm.nodes={math.ceil(world / machine.ranks_per_node)}", f"slurm.gpus_per_node={on_node}"]
 
 
 def layout_yaml(best: Candidate, machine: Machine) -> str:
-    """A configuration file of the layout alone."""
+    """Returns a configuration file of the layout alone."""
     return (
         f"# {amount(best.world, 'rank')} of {machine.name} ({machine.source}): {_seconds(best.cost.step)} a step, "
         f"{byte_size(best.memory.peak)} a rank\n"
@@ -202,7 +202,7 @@ def layout_yaml(best: Candidate, machine: Machine) -> str:
 
 
 def as_json(one: Config, ranks: list[RankMemory], cost: Cost, world: int) -> dict[str, Any]:
-    """The layout, its memory by stage (bytes) and its cost (seconds, bytes)."""
+    """Returns the layout, its memory by stage (bytes) and its cost (seconds, bytes)."""
     keys, data = layout_keys(one), world // (one.parallel.tensor * one.parallel.pipeline)
     return {
         "layout": {**keys["parallel"], "data": data, **keys["train"], "precision": one.train.precision},

@@ -35,7 +35,7 @@ class Stage:
 
     @cached_property
     def body(self) -> tuple[Layer, ...]:
-        """The blocks among the layers."""
+        """Returns the blocks among the layers."""
         return tuple(layer for layer in self.layers if layer.depth is not None)
 
     @cached_property
@@ -44,7 +44,7 @@ class Stage:
 
     @cached_property
     def distinct_blocks(self) -> list[tuple[Layer, int]]:
-        """One of each sort of blocks that cost the same, and how many there are of it."""
+        """Returns one of each sort of blocks that cost the same, and how many there are of it."""
         sorts: dict[object, tuple[Layer, int]] = {}
         for layer in self.body:
             key = layer.matrices, layer.costs
@@ -54,17 +54,17 @@ class Stage:
 
     @cached_property
     def has_table(self) -> bool:
-        """Whether it looks tokens up."""
+        """Returns whether it looks tokens up."""
         return any(layer.kind == "tokens" for layer in self.layers)
 
     @cached_property
     def has_head(self) -> bool:
-        """Whether it turns states back into logits."""
+        """Returns whether it turns states back into logits."""
         return any(layer.kind == "head" for layer in self.layers)
 
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
-        """Its parameters; a tied one once."""
+        """Returns its parameters; a tied one once."""
         return tuple({parameter.name: parameter for layer in self.layers for parameter in layer.parameters}.values())
 
     @cached_property
@@ -85,7 +85,7 @@ class Stage:
 
     @cached_property
     def uncut(self) -> tuple[int, ...]:
-        """The size of each parameter that is not cut over the tensor-parallel ranks."""
+        """Returns the size of each parameter that is not cut over the tensor-parallel ranks."""
         return tuple(parameter.size for parameter in self.tensors if parameter.cut is None)
 
     @cached_property
@@ -95,7 +95,7 @@ class Stage:
 
     @cached_property
     def _vocabulary_matrix(self) -> Parameter | None:
-        """The table or the head's matrix; None where the stage has neither end."""
+        """Returns the table or the head's matrix; None where the stage has neither end."""
         matrices = (layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head"))
         return next(matrices, None)
 
@@ -122,7 +122,7 @@ class Stage:
 
 
 def stages(config: Config, vocab_size: int) -> tuple[Stage, ...]:
-    """Every pipeline stage of a configuration."""
+    """Returns every pipeline stage of a configuration."""
     return _stages(
         config.model,
         vocab_size,

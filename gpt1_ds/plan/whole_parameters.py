@@ -42,7 +42,7 @@ class WholeParametersUpdate:
 
     @property
     def spared(self) -> float:
-        """Bytes of AdamW's two moments that this optimizer does not keep."""
+        """Returns the bytes of AdamW's two moments that this optimizer does not keep."""
         if self.optimizer != "adafactor":
             return 0.0
         partitions = self.data_ranks if self.zero else 1
@@ -53,12 +53,12 @@ class WholeParametersUpdate:
 
     @property
     def workspace(self) -> float:
-        """Bytes while the update runs."""
+        """Returns the bytes while the update runs."""
         return 4.0 * COPIES * self.largest if self.optimizer in PASSES else 0.0
 
     @property
     def sent(self) -> float:
-        """Bytes of a step: sums of squares, to all ranks of the stage."""
+        """Returns the bytes of a step: sums of squares, to all ranks of the stage."""
         if self.optimizer not in PASSES:
             return 0.0
         sums = 2 * self.matrices + (sum(self.factors) if self.optimizer == "adafactor" else 0)
@@ -66,5 +66,5 @@ class WholeParametersUpdate:
 
     @property
     def passes(self) -> float:
-        """How often AdamW's time an update takes."""
+        """Returns how often AdamW's time an update takes."""
         return PASSES.get(self.optimizer, 1.0)

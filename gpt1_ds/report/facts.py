@@ -48,14 +48,14 @@ class Setting:
 
 
 def beside(tables: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, list[str]]]:
-    """(what, value) rows of several runs -> (what, their values) rows; what a run lacks stays empty."""
+    """Returns (what, value) rows of several runs -> (what, their values) rows; what a run lacks stays empty."""
     names = dict.fromkeys(what for rows in tables for what, _ in rows)
     found = [dict(rows) for rows in tables]
     return [(what, [rows.get(what, "") for rows in found]) for what in names]
 
 
 def headline(story: RunStory) -> list[tuple[str, str]]:
-    """(what, value) of the large numbers at the top of a page about one run."""
+    """Returns (what, value) of the large numbers at the top of a page about one run."""
     last = story.train[-1]
     rows: list[tuple[str, str]] = []
     for name, records in (("held out, all of it", story.evaluations), ("held out", story.held_out)):
@@ -77,7 +77,7 @@ def headline(story: RunStory) -> list[tuple[str, str]]:
 
 
 def summary(story: RunStory) -> list[tuple[str, str]]:
-    """(what, value) rows of the table at the top."""
+    """Returns (what, value) rows of the table at the top."""
     model, last = story.config.model, story.train[-1]
     shape = f"{amount(model.layers, 'layer')} x width {model.width}, {amount(model.heads, 'head')}"
     rows = [
@@ -131,7 +131,9 @@ def _task_scores(story: RunStory) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _unit(story: RunStory) -> str:
-    """What a training loss is counted in; that of a task is a sum of several, which the chart's caption names."""
+    """Returns what a training loss is counted in; that of a task is a sum of several, which the chart's caption
+    names.
+    """
     if story.config.task is not None:
         return ""
     if story.config.objective.next_sentence:
@@ -155,7 +157,7 @@ def _held_out(record: Mapping[str, Any]) -> str:
 
 
 def wall_clock(events: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of all starts of a run together. A start that was killed counts up to its last event."""
+    """Returns the seconds of all starts of a run together. A start that was killed counts up to its last event."""
     total, start, last = 0.0, 0.0, 0.0
     for event in events:
         now = _seconds_since_1970(event.get("time"))
@@ -180,7 +182,7 @@ def _speed(story: RunStory) -> str:
 
 
 def _state(story: RunStory) -> str:
-    """How the last start ended, as events.jsonl tells."""
+    """Returns how the last start ended, as events.jsonl tells."""
     for event in reversed(story.events):
         if event["event"] == "stopped":
             return ENDS.get(str(event.get("reason")), "stopped")
@@ -192,7 +194,9 @@ def _state(story: RunStory) -> str:
 
 
 def settings(stories: Sequence[RunStory]) -> list[Setting]:
-    """Every key of the runs' configurations: those in which runs differ first, then those changed from the default."""
+    """Returns every key of the runs' configurations: those in which runs differ first, then those changed from the
+    default.
+    """
     *tables, defaults = (dict(_flat("", asdict(config))) for config in (*(story.config for story in stories), load()))
     keys = dict.fromkeys(key for table in tables for key in table)
     found = [Setting(key, [table.get(key, "") for table in tables], defaults.get(key, "")) for key in keys]
@@ -217,7 +221,7 @@ def _text(value: Any) -> str:
 
 
 def command(story: RunStory) -> str:
-    """The command of the run's last start; for a run that does not know it, one that does the same."""
+    """Returns the command of the run's last start; for a run that does not know it, one that does the same."""
     known = story.environment.get("command")
     same = ["gpt1-ds", "finetune" if story.config.task else "pretrain", "-c", str(story.folder / "config.yaml")]
     return str(known) if known else shlex.join(same)
@@ -235,7 +239,7 @@ def sampling_command(story: RunStory) -> str:
 
 
 def environment(story: RunStory) -> list[tuple[str, str]]:
-    """(what, value) rows: commit, machine, versions and the environment variables that env.json keeps."""
+    """Returns (what, value) rows: commit, machine, versions and the environment variables that env.json keeps."""
     found, own = story.environment, story.environment.get("gpt1_ds", {})
     ranks = [event["ranks"] for event in story.events if event["event"] == "started" and "ranks" in event]
     rows = [("gpt1-ds", own.get("version")), ("commit", found.get("commit")), ("hash of the code", own.get("code"))]
@@ -247,7 +251,7 @@ def environment(story: RunStory) -> list[tuple[str, str]]:
 
 
 def evaluations(stories: Sequence[RunStory]) -> list[tuple[str, str, str, str, str]]:
-    """(run, task, split, step, metrics) rows of all that `evaluate` and `finetune` have measured."""
+    """Returns (run, task, split, step, metrics) rows of all that `evaluate` and `finetune` have measured."""
     return [
         (story.name, str(one["task"]), str(one["split"]), f"{one['step']:,}", _metrics(one["metrics"]))
         for story in stories

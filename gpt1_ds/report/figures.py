@@ -26,7 +26,7 @@ def set_up(extra: str = "report") -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches, whose parts do not cover one another. Raises UserError as `set_up` does."""
+    """Returns an empty figure, in inches, whose parts do not cover one another. Raises UserError as `set_up` does."""
     set_up()
     from matplotlib.figure import Figure
 
@@ -53,7 +53,7 @@ def log_axis(axis: Any, say: Callable[[float], str] = count) -> None:
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as an <svg> element to put into a page."""
+    """Returns the figure as an <svg> element to put into a page."""
     return _element(_svg(figure))
 
 

@@ -52,7 +52,9 @@ class Line:
 
 
 def lines(stories: Sequence[RunStory]) -> list[Line]:
-    """The last checkpoint of each run that was asked, its control, chance, and what others print; none of no run."""
+    """Returns the last checkpoint of each run that was asked, its control, chance, and what others print; none of no
+    run.
+    """
     found = [line for story in stories for line in _of_run(story)]
     if not found:
         return []

@@ -57,13 +57,15 @@ NOTE = (
 
 
 def printed_score(variant: str, task: str) -> float | None:
-    """Points that the paper prints for a task of the registry; None where it prints none."""
+    """Returns the points that the paper prints for a task of the registry; None where it prints none."""
     printed = TABLE_5.get(variant, {}).get(task)
     return ELSEWHERE.get(task) if printed is None and variant == "full" else printed
 
 
 def printed_average(variant: str, tasks: Sequence[str]) -> float | None:
-    """The printed average when `tasks` are Table 5's, else the mean of its numbers for `tasks`; None without all."""
+    """Returns the printed average when `tasks` are Table 5's, else the mean of its numbers for `tasks`; None without
+    all.
+    """
     row = TABLE_5.get(variant)
     if row is None or not tasks or not set(tasks) <= set(TASKS):
         return None

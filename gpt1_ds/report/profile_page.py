@@ -46,7 +46,7 @@ Rank = dict[str, Any]
 
 
 def draw(summary: dict[str, Any]) -> list[tuple[str, Any]]:
-    """(caption, matplotlib figure) of each. Raises UserError where matplotlib is not installed."""
+    """Returns (caption, matplotlib figure) of each. Raises UserError where matplotlib is not installed."""
     ranks = shown(summary["ranks"])
     few = len(ranks) < len(summary["ranks"])
     words = {
@@ -63,7 +63,7 @@ def draw(summary: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def shown(ranks: Sequence[Rank]) -> list[Rank]:
-    """All ranks, or of very many some at equal distances."""
+    """Returns all ranks, or of very many some at equal distances."""
     count = min(len(ranks), RANKS_SHOWN)
     return [ranks[number * len(ranks) // count] for number in range(count)]
 
@@ -90,7 +90,7 @@ def _all_ranks(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
 def _bars(
     summary: dict[str, Any], ranks: Sequence[Rank], rows: Sequence[Sequence[tuple[str, float, float]]], label: str
 ) -> Any:
-    """A row per rank: (phase, where its bar begins, how long it is) each, in seconds."""
+    """Returns a row per rank: (phase, where its bar begins, how long it is) each, in seconds."""
     figure, axes = _canvas(1.0 + 0.34 * len(ranks))
     for row, bars in enumerate(rows):
         for name, begin, seconds in bars:
@@ -191,7 +191,7 @@ def update_profile(config: Config) -> None:
 
 
 def read_view(folder: Path) -> dict[str, Any] | None:
-    """What profile_body.html shows; None for a run that was not profiled. Raises DataError for another file."""
+    """Returns what profile_body.html shows; None for a run that was not profiled. Raises DataError for another file."""
     run_dir = RunDir(folder)
     path = run_dir.profile / "summary.json"
     if not path.exists():
@@ -246,7 +246,7 @@ def _facts(summary: dict[str, Any], usual: float | None) -> list[tuple[str, str]
 
 
 def _products(summary: dict[str, Any]) -> str:
-    """How much of the step is matrix products, and how fast they are; empty where there are none."""
+    """Returns how much of the step is matrix products, and how fast they are; empty where there are none."""
     steps = sum(len(rank["steps"]) for rank in summary["ranks"])
     seconds, flops = (sum(rank["products"][key] for rank in summary["ranks"]) for key in ("seconds", "flops"))
     if not seconds:

@@ -19,7 +19,7 @@ FEW = 8  # curves that a legend names within the axes
 
 
 def draw(data: dict[str, Any]) -> dict[str, Any]:
-    """Name -> matplotlib figure of those charts of a page (`curves.data`) that also become files."""
+    """Returns name -> matplotlib figure of those charts of a page (`curves.data`) that also become files."""
     set_up()
     return {chart["name"]: _figure(chart, data["runs"]) for chart in data["charts"] if chart["name"] in FILES}
 
@@ -68,7 +68,7 @@ def _style(name: str, marker: str) -> dict[str, Any]:
 
 
 def _line_colour(number: int, crowded: bool) -> Any:
-    """The `number`-th of ten colours, or of twenty where there are many curves."""
+    """Returns the `number`-th of ten colours, or of twenty where there are many curves."""
     from matplotlib import colormaps
 
     return colormaps["tab20"](number % 20) if crowded else f"C{number}"

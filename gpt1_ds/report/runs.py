@@ -100,7 +100,7 @@ _BASELINE = {"order": "count", "loss": "number", "bits_per_byte": "number"}
 
 
 def _checked(path: Path, kinds: Mapping[str, str], optional: Sequence[str] = ()) -> Records:
-    """The records of a JSONL file. Raises DataError for one whose values are of other kinds."""
+    """Returns the records of a JSONL file. Raises DataError for one whose values are of other kinds."""
     records = list(read_jsonl(path))
     for number, record in enumerate(records, 1):
         check_types(path, f"record {number}", record, kinds, optional)
@@ -123,7 +123,7 @@ def _environment(path: Path) -> dict[str, Any]:
 
 
 def _probes(path: Path, entries: Records) -> Iterator[tuple[str, Records]]:
-    """(name, scores by step) of each zero-shot probe that was asked."""
+    """Yields (name, scores by step) of each zero-shot probe that was asked."""
     for name, scale in SCALES.items():
         needed = {scale.metric: "finite number", "chance": "finite number", "examples": "finite number"}
         if scores := _evaluations(path, entries, PREFIX + name, needed, others="finite number"):
@@ -131,8 +131,8 @@ def _probes(path: Path, entries: Records) -> Iterator[tuple[str, Records]]:
 
 
 def _evaluations(path: Path, entries: Records, task: str, needed: Mapping[str, str], others: str = "number") -> Records:
-    """One task's scores of eval.json on the run's own data, by step. Raises DataError for scores that lack what is
-    `needed`, or are of other kinds.
+    """Returns one task's scores of eval.json on the run's own data, by step. Raises DataError for scores that lack what
+    is `needed`, or are of other kinds.
     """
     found: Records = []
     for entry in of_own_data(entries):

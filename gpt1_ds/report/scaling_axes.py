@@ -65,14 +65,14 @@ def left_out(study: ScalingResults, cells: list[Cell]) -> str:
 
 
 def groups_alike(cells: Iterable[Cell], key: Callable[[Cell], float]) -> list[tuple[float, list[Cell]]]:
-    """(key, its cells), ascending, where keys are meant to be the same: they may differ by what rounding to whole steps
-    or widths does.
+    """Returns (key, its cells), ascending, where keys are meant to be the same: they may differ by what rounding to
+    whole steps or widths does.
     """
     return groups(cells, key, 1.03)
 
 
 def mean_losses(cells: Iterable[Cell], key: Callable[[Cell], float]) -> tuple[list[float], list[float]]:
-    """Each value of `key` and the mean loss of its cells (seeds), ascending."""
+    """Returns each value of `key` and the mean loss of its cells (seeds), ascending."""
     seeds = groups(cells, key, 1 + 1e-6)
     return [value for value, _ in seeds], [fmean(cell.final_loss for cell in same) for _, same in seeds]
 
@@ -99,7 +99,9 @@ class SizeColours:
 
 
 def budget_colours(values: Iterable[float]) -> Callable[[float], Any]:
-    """A colour per D or C: dark is small; another colour map than that of sizes, as they are not to be mixed up."""
+    """Returns a colour per D or C: dark is small; another colour map than that of sizes, as they are not to be mixed
+    up.
+    """
     from matplotlib.colors import LogNorm
 
     known = list(values)
@@ -114,7 +116,7 @@ def _colour(name: str, place: float) -> Any:
 
 
 def subplots(panels: int, width: float = 4.4, height: float = 3.7) -> tuple[Any, list[Axes]]:
-    """A figure with panels side by side, up to three in a row."""
+    """Returns a figure with panels side by side, up to three in a row."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -177,7 +179,7 @@ def power(value: float) -> str:
 
 
 def literal(text: str) -> str:
-    """A name from a file as itself: matplotlib takes what stands between dollars for a formula."""
+    """Returns a name from a file as itself: matplotlib takes what stands between dollars for a formula."""
     return text.replace("$", r"\$")
 
 

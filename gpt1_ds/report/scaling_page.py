@@ -49,8 +49,8 @@ def write_scaling_report(folder: Path) -> Path:
 
 
 def _draw(study: ScalingResults, folder: Path) -> tuple[list[dict[str, str]], dict[str, str]]:
-    """The figures that the study has data for, written into `folder`, and of each other one its title and what is
-    missing. Old figures that the study has no data for are removed: they would mislead.
+    """Returns the figures that the study has data for, written into `folder`, and of each other one its title and what
+    is missing. Old figures that the study has no data for are removed: they would mislead.
     """
     figures.set_up("scaling")
     folder.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ def _draw(study: ScalingResults, folder: Path) -> tuple[list[dict[str, str]], di
 
 
 def _note(study: ScalingResults, drawing: Drawing) -> str:
-    """N's convention, the schedule, how many cells a figure shows, and which it does not."""
+    """Returns N's convention, the schedule, how many cells a figure shows, and which it does not."""
     shown = {cell.cell for cell in drawing.cells}
     others = [cell for cell in study.cells if cell.cell not in shown]
     ended = Counter(cell.outcome for cell in others if not cell.done)
@@ -86,7 +86,7 @@ def _note(study: ScalingResults, drawing: Drawing) -> str:
 
 
 def _not_done(study: ScalingResults) -> list[str]:
-    """Steps of the study that have not been taken, apart from single cells."""
+    """Returns the steps of the study that have not been taken, apart from single cells."""
     steps = []
     if not study.fit:
         steps.append("No law has been fitted (no fit.json): `gpt1-ds scaling fit STUDY`.")

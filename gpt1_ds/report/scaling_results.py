@@ -62,7 +62,7 @@ class Cell:
 
     @property
     def done(self) -> bool:
-        """Whether its loss is that of all its tokens; a cell that ended early has none to compare."""
+        """Returns whether its loss is that of all its tokens; a cell that ended early has none to compare."""
         return self.outcome == DONE and self.loss is not None
 
     @property
@@ -120,13 +120,13 @@ class ScalingResults:
         return _outcomes(self.cells)
 
     def error_percent(self, cell: Cell) -> float | None:
-        """(predicted - loss) / loss; None of a cell without one of them."""
+        """Returns (predicted - loss) / loss; None of a cell without one of them."""
         if cell.loss is None or cell.cell not in self.predictions:
             return None
         return 100 * (self.predictions[cell.cell] / cell.loss - 1)
 
     def run_dir(self, cell: Cell) -> RunDir | None:
-        """The cell's run folder: that in this study's folder, which may be a copy of the one that the path in
+        """Returns the cell's run folder: that in this study's folder, which may be a copy of the one that the path in
         results.csv names; None where there is no metrics.jsonl.
         """
         places = [self.folder / cell.cell, *([self.folder / cell.run, Path(cell.run)] if cell.run else [])]

@@ -30,7 +30,7 @@ MEANINGS = {
 
 
 def overview(study: ScalingResults) -> Rows:
-    """(what, value) rows about what was run."""
+    """Returns (what, value) rows about what was run."""
     done = study.done
     own = sum(cell.flops * (1.0 if cell.own_share is None else cell.own_share) for cell in done)
     shared = "; a branch without its trunk's FLOPs" if any(cell.own_share not in (None, 1.0) for cell in done) else ""
@@ -51,7 +51,7 @@ def overview(study: ScalingResults) -> Rows:
 
 
 def parameters(study: ScalingResults) -> list[tuple[str, str, str, str]]:
-    """(name, value, 95 % interval, meaning) of the fit, E and the exponents first."""
+    """Returns (name, value, 95 % interval, meaning) of the fit, E and the exponents first."""
     fit = study.fit
     intervals = {name: _interval(ends) for name, ends in (fit.get("intervals") or {}).items()}
     if (bound := irreducible_bound(study)) is not None:
@@ -64,7 +64,7 @@ def parameters(study: ScalingResults) -> list[tuple[str, str, str, str]]:
 
 
 def quality(study: ScalingResults) -> Rows:
-    """(what, value) rows about how the fit was found."""
+    """Returns (what, value) rows about how the fit was found."""
     fit = study.fit
     starts = fit.get("starts") or {}
     rows = [
@@ -115,7 +115,7 @@ def held_out(study: ScalingResults) -> list[list[str]]:
 
 
 def warnings(study: ScalingResults) -> list[str]:
-    """What a reader must know before a number of the fit."""
+    """Returns what a reader must know before a number of the fit."""
     found = [str(warning) for warning in study.fit.get("warnings") or []]
     if irreducible_bound(study) is not None:
         found = [warning for warning in found if not warning.startswith(ABOUT_E)]
@@ -137,7 +137,7 @@ def irreducible_bound(study: ScalingResults) -> float | None:
 
 
 def limits(study: ScalingResults) -> list[str]:
-    """What no number of the fit says, in plain words."""
+    """Returns what no number of the fit says, in plain words."""
     found = []
     if (bound := irreducible_bound(study)) is not None:
         found.append(
@@ -174,7 +174,7 @@ COLUMNS: Mapping[str, Callable[[ScalingResults, Cell], str]] = {
 
 
 def cells(study: ScalingResults) -> tuple[list[str], list[list[str]]]:
-    """The head and a row per cell; columns in which every cell is empty are left out."""
+    """Returns the head and a row per cell; columns in which every cell is empty are left out."""
     rows = [[say(study, cell) for say in COLUMNS.values()] for cell in study.cells]
     kept = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
     head = list(COLUMNS)
@@ -182,7 +182,7 @@ def cells(study: ScalingResults) -> tuple[list[str], list[list[str]]]:
 
 
 def unfinished(study: ScalingResults) -> list[tuple[str, str, str]]:
-    """(outcome, cell, why) of every cell without a final loss, by outcome."""
+    """Returns (outcome, cell, why) of every cell without a final loss, by outcome."""
     order = list(study.outcomes)
     left = sorted((cell for cell in study.cells if not cell.done), key=lambda cell: order.index(cell.outcome))
     return [("no loss" if cell.outcome == DONE else cell.outcome, cell.cell, cell.reason) for cell in left]

@@ -75,7 +75,7 @@ def cell_mean(results: Results, column: Column, variant: str) -> Mean | None:
 
 
 def averaged(results: Results) -> list[Column]:
-    """The columns that `avg` is over: those of the paper's table beside the paper's rows, else all."""
+    """Returns the columns that `avg` is over: those of the paper's table beside the paper's rows, else all."""
     printed = [column for column in results.columns if column.task in paper.TASKS] if results.has_paper else []
     return printed or results.columns
 

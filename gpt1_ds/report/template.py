@@ -9,7 +9,7 @@ from gpt1_ds import __version__
 
 
 def render(name: str, **values: Any) -> str:
-    """The page that a template of this folder makes of `values`."""
+    """Returns the page that a template of this folder makes of `values`."""
     from jinja2 import Environment, FileSystemLoader  # torch needs it, too
 
     loader = FileSystemLoader(Path(__file__).parent)

@@ -38,18 +38,20 @@ TOLERANCE = 1e-7  # of a draw's objective; its noise is larger by far
 
 
 def run_weights(draws: int, runs: int, seed: int) -> Floats:
-    """(draws, runs): positive, summing to `runs` in each draw."""
+    """Returns (draws, runs): positive, summing to `runs` in each draw."""
     raw = np.random.default_rng(seed).exponential(size=(draws, runs))
     return np.asarray(raw * (runs / raw.sum(-1, keepdims=True)))
 
 
 def draw(problem: Problem, optimum: Optimum, weights: Floats) -> Floats:
-    """(S, F): one draw of the parameters for each row of `weights` (S, P)."""
+    """Returns (S, F): one draw of the parameters for each row of `weights` (S, P)."""
     return stretched(problem, optimum, refit(problem, optimum, weights))
 
 
 def refit(problem: Problem, optimum: Optimum, weights: Floats) -> Floats:
-    """(S, F): the parameters under each row of `weights` (S, P), the better of two starts: the optimum and another."""
+    """Returns (S, F): the parameters under each row of `weights` (S, P), the better of two starts: the optimum and
+    another.
+    """
     ends = []
     for start in (optimum.theta, optimum.second):
         ends.append(descend(problem, np.tile(start, (len(weights), 1)), weights, TOLERANCE))
@@ -58,7 +60,7 @@ def refit(problem: Problem, optimum: Optimum, weights: Floats) -> Floats:
 
 
 def stretched(problem: Problem, optimum: Optimum, samples: Floats) -> Floats:
-    """(S, F): draws of `refit` with the small-sample correction, inside the problem's bounds.
+    """Returns (S, F): draws of `refit` with the small-sample correction, inside the problem's bounds.
 
     The terms of N and D are stretched in nats, and a draw no further than to the first bound: stretched in logs, or cut
     at the bounds one parameter at a time, a law would leave the points that it was drawn from.
@@ -82,11 +84,11 @@ def stretched(problem: Problem, optimum: Optimum, samples: Floats) -> Floats:
 
 
 def without_each(problem: Problem, optimum: Optimum) -> Floats:
-    """(P, F): the parameters when one run is dropped, for each run."""
+    """Returns (P, F): the parameters when one run is dropped, for each run."""
     return refit(problem, optimum, 1.0 - np.eye(len(problem.loss)))
 
 
 def interval(samples: Floats) -> tuple[float, float]:
-    """The middle LEVEL of the draws (S,)."""
+    """Returns the middle LEVEL of the draws (S,)."""
     low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

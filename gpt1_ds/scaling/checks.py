@@ -60,7 +60,7 @@ def refuse(form: str, points: Points) -> None:
 
 
 def _apart(fitted: Sequence[Point]) -> float:
-    """The span of D over the power of N that is nearest to it: what tells the terms of N and D apart."""
+    """Returns the span of D over the power of N that is nearest to it: what tells the terms of N and D apart."""
     x, y = np.log(column(fitted, "n")), np.log(column(fitted, "d"))
     left = y - np.polynomial.Polynomial.fit(x, y, 1)(x)
     return float(np.exp(left.max() - left.min()))
@@ -93,7 +93,7 @@ def range_warnings(form: str, points: Points) -> Iterator[str]:
 
 
 def _repeats(points: Sequence[Point]) -> list[Point]:
-    """Points that equal an earlier one in all but the name."""
+    """Returns the points that equal an earlier one in all but the name."""
     seen: set[Point] = set()
     repeats = []
     for point in points:
@@ -138,7 +138,7 @@ def solution_warnings(form: str, points: Points, solution: Solution, intervals: 
 
 
 def _judged(form: str, points: Points) -> Sequence[Point]:
-    """The points that the five common parameters are fitted to."""
+    """Returns the points that the five common parameters are fitted to."""
     return points.fitted if form != "repeated" else [point for point in points.fitted if point.epochs <= 1]
 
 
@@ -184,7 +184,7 @@ def held_out_warnings(
 
 
 def outside(target: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """How many times n, d and flops of a target lie outside of what was fitted; 1 inside."""
+    """Returns how many times n, d and flops of a target lie outside of what was fitted; 1 inside."""
     return {name: max(1.0, target[name] / high, low / target[name]) for name, (low, high) in ranges.items()}
 
 

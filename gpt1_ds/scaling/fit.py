@@ -55,7 +55,7 @@ def descend(
 
 
 def _steps(problem: Problem, theta: Floats, weights: Floats, damping: Floats) -> Floats:
-    """One damped Gauss-Newton step (S, F) of each fit; parameters pressed against a bound stay."""
+    """Returns one damped Gauss-Newton step (S, F) of each fit; parameters pressed against a bound stay."""
     residuals, slopes = problem.residuals(theta)
     bend = weights
     if problem.kind == "huber":
@@ -96,7 +96,7 @@ class Optimum:
 
 
 def scipy_part(name: str) -> Any:
-    """A module of scipy, or the UserError that says how to install it."""
+    """Returns a module of scipy, or the UserError that says how to install it."""
     try:
         return importlib.import_module(f"scipy.{name}")
     except ImportError:
@@ -104,7 +104,7 @@ def scipy_part(name: str) -> Any:
 
 
 def fit(problem: Problem) -> Optimum:
-    """The best optimum of five starts."""
+    """Returns the best optimum of five starts."""
     starts = grid_starts(problem)
     ends = np.stack([quasi_newton(problem, start) for start in starts])
     ends, objectives = descend(problem, ends, np.ones((len(ends), len(problem.loss))), 1e-13, 2000)
@@ -115,8 +115,8 @@ def fit(problem: Problem) -> Optimum:
 
 
 def grid_starts(problem: Problem) -> Floats:
-    """(STARTS, F): the points of the exponents' grid with the least sum of squared relative residuals, where A, B and
-    E are the best for their exponents (none negative).
+    """Returns (STARTS, F): the points of the exponents' grid with the least sum of squared relative residuals, where A,
+    B and E are the best for their exponents (none negative).
     """
     nnls = scipy_part("optimize").nnls
     axis = np.geomspace(*GRID_EXPONENTS, GRID)
@@ -144,7 +144,7 @@ def grid_starts(problem: Problem) -> Floats:
 
 
 def value_and_gradient(problem: Problem, theta: Floats) -> tuple[float, Floats]:
-    """The objective at theta (F,) and its gradient (F,)."""
+    """Returns the objective at theta (F,) and its gradient (F,)."""
     residuals, slopes = problem.residuals(theta[None])
     return float(problem.cost(residuals).sum()), problem.influence(residuals)[0] @ slopes[0]
 

@@ -37,7 +37,7 @@ def fit_file(
     at: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The content of fit.json and the rows of predictions.csv for the points of a CSV.
+    """Returns the content of fit.json and the rows of predictions.csv for the points of a CSV.
 
     Raises DataError for points that cannot be used or cannot identify the form, ConfigError for a wrong option.
     """
@@ -88,7 +88,7 @@ def _check_options(form: str, loss: str | None, draws: int, at: Mapping[str, flo
 def _record(
     form: str, loss: str, points: Points, solution: Solution, draws: int, seed: int, at: Mapping[str, float]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(fit.json, rows of predictions.csv)."""
+    """Returns (fit.json, rows of predictions.csv)."""
     values, samples = dict(solution.values), dict(solution.samples)
     derived: dict[str, float] = {}
     if {"alpha", "beta"} <= set(values):
@@ -147,7 +147,7 @@ def _record(
 def _predictions(
     form: str, values: Mapping[str, float], samples: Mapping[str, Any], rows: Sequence[Point]
 ) -> list[dict[str, Any]]:
-    """One row of predictions.csv per point: what the law says there, and the middle 95 % of its draws."""
+    """Returns one row of predictions.csv per point: what the law says there, and the middle 95 % of its draws."""
     n, d, u = column(rows, "n"), column(rows, "d"), column(rows, "u")
     predicted = predicted_loss(form, values, n, d, u)[0].tolist()
     low = high = [None] * len(rows)
@@ -179,11 +179,11 @@ def _range(points: Sequence[Point], name: str) -> list[float]:
 
 
 def _gadres_names(values: Mapping[str, float]) -> dict[str, float]:
-    """Loss = a N^b + c 6^(b/2) D^b + E, as its authors write it."""
+    """Returns the loss = a N^b + c 6^(b/2) D^b + E, as its authors write it."""
     b = -values["alpha"]
     return {"a": values["A"], "b": b, "c": values["B"] / 6 ** (b / 2), "E": values["E"]}
 
 
 def _failed(samples: Mapping[str, Floats]) -> int:
-    """Draws with a parameter that is no number."""
+    """Returns the draws with a parameter that is no number."""
     return int((~np.isfinite(np.stack(list(samples.values()))).all(0)).sum()) if samples else 0

@@ -39,7 +39,7 @@ class Identification:
 
 
 def identification(problem: Problem, optimum: Optimum) -> Identification:
-    """What the points of a problem tell of its parameters, near the optimum."""
+    """Returns what the points of a problem tell of its parameters, near the optimum."""
     slopes_PF = problem.residuals(optimum.theta[None])[1][0]
     lengths_F = np.maximum(np.linalg.norm(slopes_PF, axis=0), 1e-300)
     _, values_F, turned_FF = np.linalg.svd(slopes_PF / lengths_F, full_matrices=False)
@@ -50,7 +50,8 @@ def identification(problem: Problem, optimum: Optimum) -> Identification:
 
 
 def widened(problem: Problem, found: Identification, samples: Floats, seed: int) -> Floats:
-    """(S, F): draws that lie as far apart as losses known to ROUNDING allow, at least; as they are where they do.
+    """Returns (S, F): draws that lie as far apart as losses known to ROUNDING allow, at least; as they are where they
+    do.
 
     Weighing runs anew shows no doubt where the noise is less than that, or where all runs leave a parameter open.
     """
@@ -62,8 +63,8 @@ def widened(problem: Problem, found: Identification, samples: Floats, seed: int)
 
 
 def outliers(problem: Problem, optimum: Optimum) -> tuple[int, ...]:
-    """Numbers of the points that lie FAR_OFF from the law, by the median distance. As many points as there are
-    parameters do not count for it: the law bends to them, and on few points most distances would be zero.
+    """Returns the numbers of the points that lie FAR_OFF from the law, by the median distance. As many points as there
+    are parameters do not count for it: the law bends to them, and on few points most distances would be zero.
     """
     distance_P = np.abs(problem.residuals_only(optimum.theta[None])[0])
     least = ROUNDING if problem.in_logs else ROUNDING * float(problem.loss.mean())

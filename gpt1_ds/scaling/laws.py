@@ -21,7 +21,7 @@ MOST_TOKENS = 1e30  # as many as any: where a model that never reaches a loss en
 
 
 def predicted_loss(form: str, values: Values, n: ArrayLike, d: ArrayLike, u: ArrayLike) -> Floats:
-    """(S, P) loss in nats per token; S is 1 for plain numbers."""
+    """Returns (S, P) loss in nats per token; S is 1 for plain numbers."""
     n, d, u = np.broadcast_arrays(*(_many(value) for value in (n, d, u)))
     draws = {name: _many(value)[:, None] for name, value in values.items()}
     loss = repeated_loss(draws, n, d, np.minimum(u, d)) if form == "repeated" else loss_at(draws, n, d)
@@ -35,7 +35,7 @@ def exponents(values: Values) -> dict[str, Floats]:
 
 
 def compute_optimal(values: Values, flops: ArrayLike, k: float = 6.0) -> tuple[Floats, Floats]:
-    """N and D of the least loss among those with k N D = `flops`."""
+    """Returns N and D of the least loss among those with k N D = `flops`."""
     alpha, beta, A, B = (np.asarray(values[name], dtype=np.float64) for name in ("alpha", "beta", "A", "B"))
     product = np.asarray(flops, dtype=np.float64) / k
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -44,7 +44,7 @@ def compute_optimal(values: Values, flops: ArrayLike, k: float = 6.0) -> tuple[F
 
 
 def frontier(values: Values, flops: ArrayLike, k: float = 6.0) -> Floats:
-    """(S, P): the least loss that `flops` (P,) buy; not finite for draws at a bound, where there is none."""
+    """Returns (S, P): the least loss that `flops` (P,) buy; not finite for draws at a bound, where there is none."""
     draws = {name: _many(values[name])[:, None] for name in ("alpha", "beta", "E", "A", "B")}
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return loss_at(draws, *compute_optimal(draws, _many(flops), k))

@@ -62,12 +62,12 @@ class Points:
 
 
 def column(points: Iterable[Point], name: str) -> Floats:
-    """One number per point."""
+    """Returns one number per point."""
     return np.array([getattr(point, name) for point in points], dtype=np.float64)
 
 
 def groups(items: Iterable[T], key: Callable[[T], float], ratio: float) -> list[tuple[float, list[T]]]:
-    """(geometric mean of key, its items) where the key is within `ratio` of each group's least, ascending."""
+    """Returns (geometric mean of key, its items) where the key is within `ratio` of each group's least, ascending."""
     found: list[list[T]] = []
     for item in sorted(items, key=key):
         if found and key(item) <= ratio * key(found[-1][0]):
@@ -78,15 +78,15 @@ def groups(items: Iterable[T], key: Callable[[T], float], ratio: float) -> list[
 
 
 def distinct(points: Iterable[Point], name: str) -> int:
-    """How many values of `name` there are. Values within SAME of one another are one: programs count N a little
+    """Returns how many values of `name` there are. Values within SAME of one another are one: programs count N a little
     differently, budgets are rounded to whole steps, and such a step moves the loss by less than a seed does.
     """
     return len(groups(points, lambda point: float(getattr(point, name)), SAME))
 
 
 def noise_floor(points: Iterable[Point]) -> dict[str, Any] | None:
-    """How far runs that differ in the seed alone lie apart: the standard deviation of loss, as a fraction of it, pooled
-    over the groups of runs with the same N, D and U; None where no group has two seeds.
+    """Returns how far runs that differ in the seed alone lie apart: the standard deviation of loss, as a fraction of
+    it, pooled over the groups of runs with the same N, D and U; None where no group has two seeds.
     """
     same: dict[tuple[float, float, float], list[Point]] = {}
     for point in points:
@@ -100,7 +100,7 @@ def noise_floor(points: Iterable[Point]) -> dict[str, Any] | None:
 
 
 def without_repetition(points: Points) -> Points:
-    """The points that a form without a repetition term can describe; the others are counted."""
+    """Returns the points that a form without a repetition term can describe; the others are counted."""
     kept = tuple(point for point in points.rows if point.epochs <= FRESH_EPOCHS)
     gone = len(points.rows) - len(kept)
     if not gone:
@@ -110,8 +110,8 @@ def without_repetition(points: Points) -> Points:
 
 
 def read_points(file: Path) -> Points:
-    """Points of a CSV with the columns n, d, loss and, where there, u, held_out, cell, seed, flops, outcome, kind,
-    best_rate, schedule.
+    """Returns the points of a CSV with the columns n, d, loss and, where there, u, held_out, cell, seed, flops,
+    outcome, kind, best_rate, schedule.
 
     Left out and counted: rows whose outcome is not `done`, kinds other than ladder and data, and best_rate=0.
     Raises DataError naming file, row, column, value and the way out.

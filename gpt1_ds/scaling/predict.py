@@ -43,7 +43,7 @@ class Query:
 
 
 def read_fit(file: Path) -> Fit:
-    """A fit.json. Raises DataError for a file that is missing, no fit or of a newer format."""
+    """Returns a fit.json. Raises DataError for a file that is missing, no fit or of a newer format."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         if record["format"] > 1:
@@ -65,7 +65,7 @@ def _is_stale(file: Path, data: Mapping[str, Any]) -> bool:
 
 
 def predict_with(fit: Fit, question: Query) -> dict[str, Any]:
-    """Everything the question's figures allow: `loss`, `epoch`, `optimal`, `tokens_for_target`, and `warnings`.
+    """Returns everything the question's figures allow: `loss`, `epoch`, `optimal`, `tokens_for_target`, and `warnings`.
 
     Figures are {"value": .., "interval": [low, high] or None}, from the draws of the bootstrap: of the law, without
     the noise of a single run. Raises ConfigError where the figures do not make a question that the form can answer.
@@ -175,7 +175,7 @@ def _target(fit: Fit, n: float, target: float, warnings: list[str]) -> dict[str,
 
 
 def _another_epoch(fit: Fit, n: float, d: float, u: float, warnings: list[str]) -> dict[str, Any]:
-    """What U more tokens lower the loss by: seen again, and if they were new (nats per token)."""
+    """Returns what U more tokens lower the loss by: seen again, and if they were new (nats per token)."""
 
     def gain(unique: float) -> dict[str, Any]:
         def lowered(v: Any) -> Floats:

@@ -59,13 +59,13 @@ class ProfileInterval:
 
 
 def repeated_loss(values: dict[str, Floats], n: Floats, d: Floats, u: Floats) -> Floats:
-    """(S, P) loss of the law at points (P,); every value is (S, 1)."""
+    """Returns (S, P) loss of the law at points (P,); every value is (S, 1)."""
     fillable = np.minimum(n, optimal_size(values, u))
     return loss_at(values, diminished(n, fillable, values["R_N"]), diminished(d, u, values["R_D"]))
 
 
 def optimal_size(values: dict[str, Floats], u: Floats) -> Floats:
-    """(S, P) parameters that are compute-optimal for `u` (P,) unique tokens; every value is (S, 1)."""
+    """Returns (S, P) parameters that are compute-optimal for `u` (P,) unique tokens; every value is (S, 1)."""
     alpha, beta, A, B = (values[name] for name in ("alpha", "beta", "A", "B"))
     G = balance(alpha, beta, A, B)
     return np.asarray(G * (u * G) ** (beta / alpha))
@@ -77,7 +77,7 @@ def diminished(amount: Floats, unique: Floats, returns: Floats) -> Floats:
 
 
 def objective(values: dict[str, Floats], runs: Runs) -> Floats:
-    """(S,): Huber of the residuals of log loss, summed over the points; every value is (S,)."""
+    """Returns (S,): Huber of the residuals of log loss, summed over the points; every value is (S,)."""
     loss = repeated_loss({name: value[:, None] for name, value in values.items()}, runs.n, runs.d, runs.u)
     return np.asarray(huber(np.log(loss / runs.loss)).sum(-1))
 
@@ -133,8 +133,8 @@ def _search(base: dict[str, Floats], runs: Runs, weights: Floats) -> tuple[Float
 
 
 def _objective_grid(base: dict[str, Floats], runs: Runs, weights: Floats, log_d: Floats, log_n: Floats) -> Floats:
-    """(S, K, K) objectives of every R_D with every R_N; `log_d`, `log_n` (S, K). The two terms are computed once for
-    each value, not for each pair.
+    """Returns (S, K, K) objectives of every R_D with every R_N; `log_d`, `log_n` (S, K). The two terms are computed
+    once for each value, not for each pair.
     """
     alpha, beta, E, A, B = (base[name][:, None, None] for name in BASE)
     fillable = np.minimum(runs.n, optimal_size({name: base[name][:, None] for name in BASE}, runs.u))[:, None]

@@ -82,7 +82,7 @@ def _solution(posed: Problem, optimum: Optimum, weights: Floats, seed: int) -> S
 
 
 def _names(posed: Problem, chosen: Any) -> tuple[str, ...]:
-    """The free parameters that are `chosen` (F,), as the form is written."""
+    """Returns the free parameters that are `chosen` (F,), as the form is written."""
     written = {"a": "A", "b": "B"}
     return tuple(written.get(name, name) for name, is_one in zip(posed.form.free, chosen, strict=True) if is_one)
 

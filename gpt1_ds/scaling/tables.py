@@ -84,7 +84,7 @@ class CsvRow:
         return value if math.isfinite(value) else None
 
     def positive(self, name: str, missing: float | None = None) -> float:
-        """A number above 0, or `missing` where the value is empty. Raises DataError for everything else."""
+        """Returns a number above 0, or `missing` where the value is empty. Raises DataError for everything else."""
         text = self.text(name)
         if not text and missing is not None:
             return missing
@@ -108,7 +108,7 @@ class CsvRow:
 
 
 def read_table(file: Path, needed: Sequence[str]) -> list[CsvRow]:
-    """The rows of a CSV with at least the columns `needed`; column names in small letters, values stripped.
+    """Returns the rows of a CSV with at least the columns `needed`; column names in small letters, values stripped.
 
     Raises DataError for a file that is missing or no CSV, for missing columns and torn rows.
     """
@@ -168,7 +168,7 @@ def check_names(rows: Iterable[CsvRow]) -> None:
 
 
 def convention(rows: Collection[CsvRow]) -> str | None:
-    """Which count of parameters `n` is, by name, where the file has the three of them."""
+    """Returns which count of parameters `n` is, by name, where the file has the three of them."""
     for name in CONVENTIONS:
         if rows and all(row.text(f"n_{name}") and row.text(f"n_{name}") == row.text("n") for row in rows):
             return name

@@ -31,7 +31,7 @@ class LostRank:
 
 
 def find(run_dir: RunDir, job: str, launcher: str) -> LostRank | None:
-    """The first loss in the output of a job's last step; None where nothing was ended by a signal."""
+    """Returns the first loss in the output of a job's last step; None where nothing was ended by a signal."""
     lines: list[str] = []
     with suppress(OSError):
         lines = run_dir.ended(job).read_text(errors="replace", encoding="utf-8").splitlines()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
-    """What the ranks of the check (diagnostics/health.py) wrote, by rank."""
+    """Returns what the ranks of the check (diagnostics/health.py) wrote, by rank."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("health-*.json")]
     return sorted(found, key=lambda report: int(report["rank"]))
 
@@ -36,8 +36,8 @@ def proof_arguments(config: Config) -> list[str]:
 
 
 def read_proof(folder: Path, gpus_per_node: int, code: int) -> Report | None:
-    """What the self-proof left in a check's folder; None where there is no GPU, or the check ended before it with an
-    exit code of its own. Raises LaunchError where there should be one.
+    """Returns what the self-proof left in a check's folder; None where there is no GPU, or the check ended before it
+    with an exit code of its own. Raises LaunchError where there should be one.
     """
     path = folder / OF_A_JOB
     if path.exists():
@@ -48,7 +48,7 @@ def read_proof(folder: Path, gpus_per_node: int, code: int) -> Report | None:
 
 
 def bad_hosts(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(host, what is wrong with it). Ranks that do not reach the others count as bad only if some do."""
+    """Yields (host, what is wrong with it). Ranks that do not reach the others count as bad only if some do."""
     for host in hosts:
         if not any(report["host"] == host for report in reports):
             yield host, "did not answer"
@@ -62,7 +62,7 @@ def bad_hosts(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Iterat
 
 
 def verdict(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> tuple[bool, list[str]]:
-    """(whether all is well, lines to show)"""
+    """Returns (whether all is well, lines to show)"""
     if not reports:  # a step starts on all nodes or on none: nobody knows whose fault it is
         return False, [f"none of {', '.join(hosts)} answered: the step did not start; what srun said is above"]
     bad = list(bad_hosts(reports, hosts))
@@ -83,7 +83,7 @@ EVENTS = 5  # of the run's latest that are shown
 
 
 def describe(run_dir: RunDir) -> Iterator[str]:
-    """Lines on the run, its jobs in order, and its latest events."""
+    """Yields the lines on the run, its jobs in order, and its latest events."""
     if not any(path.exists() for path in (run_dir.slurm, run_dir.config, run_dir.metrics, run_dir.events)):
         raise ConfigError(f"{run_dir.path}: {no_run(run_dir.path)}")
     step = "no step yet"
@@ -115,7 +115,7 @@ def jobs(run_dir: RunDir) -> list[str]:
 
 
 def _state(job: str) -> str:
-    """What SLURM says of a job: squeue's while it knows the job, then the accounting's where there is one."""
+    """Returns what SLURM says of a job: squeue's while it knows the job, then the accounting's where there is one."""
     for command in (
         ["squeue", "--noheader", f"--jobs={job}", "--format=%T %M %R"],
         ["sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State,ExitCode,Elapsed"],

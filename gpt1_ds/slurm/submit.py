@@ -37,12 +37,12 @@ MAILS = "END,FAIL"  # of the last job of a run
 
 
 def output(run_dir: RunDir, name: str) -> str:
-    """The file `name` of a run's slurm/ as sbatch reads it: a % of the folder begins no replacement symbol."""
+    """Returns the file `name` of a run's slurm/ as sbatch reads it: a % of the folder begins no replacement symbol."""
     return f"{str(run_dir.slurm.resolve()).replace('%', '%%')}/{name}"
 
 
 def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
-    """Options of sbatch, one argument each: nothing here passes through a shell."""
+    """Returns the options of sbatch, one argument each: nothing here passes through a shell."""
     slurm = config.slurm
     tasks = slurm.ranks if slurm.launcher == "srun" else 1
     values = {
@@ -74,7 +74,7 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
 
 
 def _gpus(slurm: SlurmConfig, tasks: int) -> dict[str, Any]:
-    """The options that ask for GPUs, and for cores with them, in the way that the site knows."""
+    """Returns the options that ask for GPUs, and for cores with them, in the way that the site knows."""
     if not slurm.gpus:
         return {}
     kind = str(slurm.gpus_per_node).rpartition(":")[0]
@@ -92,7 +92,9 @@ def _gpus(slurm: SlurmConfig, tasks: int) -> dict[str, Any]:
 
 
 def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
-    """Lines of the file that launch/env.sh reads: assignments whose values are quoted, and the user's own `setup`."""
+    """Yields the lines of the file that launch/env.sh reads: assignments whose values are quoted, and the user's own
+    `setup`.
+    """
     slurm = config.slurm
     yield "# Written by `gpt1-ds slurm submit`; read by env.sh beside it."
     for number, line in enumerate(slurm.setup, 1):
@@ -124,7 +126,7 @@ exec enroot start "$@\""""  # an image has the variables of its own only, and no
 
 
 def _prefix(slurm: SlurmConfig) -> list[str]:
-    """What stands before `python` on a node."""
+    """Returns what stands before `python` on a node."""
     runtime, here = slurm.container_runtime, str(Path.cwd())
     if slurm.container is None or runtime == "pyxis":
         return []
@@ -142,7 +144,7 @@ def _prefix(slurm: SlurmConfig) -> list[str]:
 
 
 def _step_options(slurm: SlurmConfig) -> list[str]:
-    """Options of every srun."""
+    """Returns the options of every srun."""
     if slurm.container is None or slurm.container_runtime != "pyxis":
         return []
     here = str(Path.cwd())
@@ -180,8 +182,8 @@ class JobSubmission:
 
 
 def prepare(command: str, config: Config, written: Written | None = None) -> JobSubmission:
-    """What `submit` will do for a run; touches nothing. The job reads the resolved `config`; where something it begins
-    with is still to be made by an earlier job, it reads what was `written`.
+    """Returns what `submit` will do for a run; touches nothing. The job reads the resolved `config`; where something it
+    begins with is still to be made by an earlier job, it reads what was `written`.
     """
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
     place, options, script = next_place(run_dir.slurm), sbatch_options(config, run_dir), f"{command}.sbatch"
@@ -208,7 +210,7 @@ class Written:
 
 
 def prepare_command(arguments: Sequence[str], config: Config) -> JobSubmission:
-    """What `submit` will do for a command that is no run: one job of one node. Touches nothing."""
+    """Returns what `submit` will do for a command that is no run: one job of one node. Touches nothing."""
     if config.slurm.requeue:  # its job keeps its number: what follows it waits on
         config = replace(config, slurm=replace(config.slurm, continuation="requeue"))
     run_dir = RunDir(Path(config.run.dir) / JOBS)
@@ -223,12 +225,14 @@ def prepare_command(arguments: Sequence[str], config: Config) -> JobSubmission:
 
 
 def command_name(arguments: Sequence[str]) -> Sequence[str]:
-    """The command, or the group and the command: data build."""
+    """Returns the command, or the group and the command: data build."""
     return arguments[: 2 if len(arguments) > 1 and re.fullmatch("[a-z]+", arguments[1]) else 1]
 
 
 def jobs_before(slurm: SlurmConfig) -> list[str]:
-    """The numbers of the jobs of `slurm.after`; of a run its latest. Raises ConfigError for a run without jobs."""
+    """Returns the numbers of the jobs of `slurm.after`; of a run its latest. Raises ConfigError for a run without
+    jobs.
+    """
     found = []
     for one in slurm.after:
         if _JOB.fullmatch(one):
@@ -244,13 +248,13 @@ def jobs_before(slurm: SlurmConfig) -> list[str]:
 
 
 def next_place(slurm: Path) -> Path:
-    """The folder of a submission, numbered above all that `slurm` holds."""
+    """Returns the folder of a submission, numbered above all that `slurm` holds."""
     numbers = [path.name.removeprefix("submission-") for path in slurm.glob("submission-*")]
     return slurm.resolve() / f"submission-{1 + max((int(x) for x in numbers if x.isdecimal()), default=0)}"
 
 
 def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:
-    """Name -> text of a launch script and of what it reads."""
+    """Returns name -> text of a launch script and of what it reads."""
     return {
         **{name: (SCRIPTS / name).read_text(encoding="utf-8") for name in (script, *PARTS)},
         "job.sh": "\n".join(job_settings(config, options)) + "\n",
@@ -258,7 +262,7 @@ def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, st
 
 
 def layout_problems(config: Config) -> Iterator[str]:
-    """What SLURM would accept and the ranks would not."""
+    """Yields what SLURM would accept and the ranks would not."""
     ranks = config.slurm.ranks
     if config.parallel.tensor > ranks:
         yield (
@@ -275,7 +279,7 @@ def layout_problems(config: Config) -> Iterator[str]:
 
 
 def submit(submission: JobSubmission, share: str) -> str:
-    """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
+    """Returns the job's number. Raises ConfigError where SLURM would never run such a job, LaunchError for no job."""
     require_sbatch()
     call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)
     if submission.script == COMMAND_SCRIPT:
@@ -293,7 +297,9 @@ def submit(submission: JobSubmission, share: str) -> str:
 
 
 def _made(submission: JobSubmission) -> JobSubmission:
-    """The submission with its folder made: a free one, where somebody who submitted at the same time has made its."""
+    """Returns the submission with its folder made: a free one, where somebody who submitted at the same time has made
+    its.
+    """
     while True:
         try:
             submission.place.mkdir()
@@ -312,14 +318,14 @@ def require_sbatch() -> None:
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process without what a surrounding job (an interactive one, say) would hand down to a new
-    one: its options, its deadline.
+    """Returns the variables of this process without what a surrounding job (an interactive one, say) would hand down to
+    a new one: its options, its deadline.
     """
     return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OF_A_JOB)}
 
 
 def call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:
-    """What one of SLURM's commands prints; `error` with what it says when it fails."""
+    """Returns what one of SLURM's commands prints; `error` with what it says when it fails."""
     ours = {**environment(), **variables}
     done = subprocess.run(command, env=ours, capture_output=True, text=True, check=False)
     if done.returncode:

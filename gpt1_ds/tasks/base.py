@@ -95,16 +95,16 @@ class Task(ABC):
 
     @property
     def has_scores(self) -> bool:
-        """Whether an example has a score in place of a label."""
+        """Returns whether an example has a score in place of a label."""
         return self.reads_scores
 
     def gold(self, examples: Sequence[Example]) -> Numbers:
-        """[N]: the right answers of labelled examples, which are numbers of classes or choices, or scores."""
+        """Returns [N]: the right answers of labelled examples, which are numbers of classes or choices, or scores."""
         number_of: dict[str | None, int] = {label: number for number, label in enumerate(self.labels)}
         return np.array([number_of[example.label] for example in examples], dtype=np.int64)
 
     def head_targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32] | None:
-        """[N, outputs]: what the head learns to predict for scores; None where it learns labels."""
+        """Returns [N, outputs]: what the head learns to predict for scores; None where it learns labels."""
         return None
 
     @property
@@ -114,7 +114,9 @@ class Task(ABC):
 
     @property
     def groups_are_questions(self) -> bool:
-        """Whether a group holds the answer options of one question, which counts only if all of them are right."""
+        """Returns whether a group holds the answer options of one question, which counts only if all of them are
+        right.
+        """
         return False
 
     @property
@@ -126,12 +128,12 @@ class Task(ABC):
 
     @property
     def is_text_to_text(self) -> bool:
-        """Whether a language model writes the answer, so that there is no head."""
+        """Returns whether a language model writes the answer, so that there is no head."""
         return self.writes_text or bool(self.answers)
 
     @property
     def has_unanswerable(self) -> bool:
-        """Whether a question may have no answer, as in SQuAD 2.0."""
+        """Returns whether a question may have no answer, as in SQuAD 2.0."""
         return False
 
     @property
@@ -143,7 +145,7 @@ class Task(ABC):
 
     @property
     def sequences(self) -> int:
-        """C: the sequences of one example. Text-to-text has one, the source."""
+        """Returns C: the sequences of one example. Text-to-text has one, the source."""
         return 1 if self.is_text_to_text else self._head_sequences
 
     @property
@@ -165,7 +167,7 @@ class Task(ABC):
         return HeadSpec(self.outputs, self.sequences, self.layout == "choice", dropout, coefficient, kind)
 
     def predictions(self, scores_NK: NDArray[np.float32]) -> Numbers:
-        """[N] from the scores [N, K] of the head or of text-to-text answers: classes, choices or scores."""
+        """Returns [N] from the scores [N, K] of the head or of text-to-text answers: classes, choices or scores."""
         numbers: NDArray[np.int64] = np.argmax(scores_NK, axis=1)
         return numbers
 
@@ -204,7 +206,7 @@ class Task(ABC):
 
     @abstractmethod
     def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
-        """Every control on every labelled split but train. Raises as controls.fitted_rules does."""
+        """Returns every control on every labelled split but train. Raises as controls.fitted_rules does."""
 
     # Plain values
 
@@ -214,7 +216,7 @@ class Task(ABC):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the fields, which may have come from a file, have values that a task can have."""
+        """Returns whether the fields, which may have come from a file, have values that a task can have."""
         texts = (self.name, *self.labels, *self.metrics, *self.answers, *self.fields)
         choices = ((self.layout, Layout), (self.symbols, Symbols), (self.regression, Regression))
         low, high = map(float, self.score_range)
@@ -228,8 +230,8 @@ class Task(ABC):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The task of this kind with these `values`, in which JSON may have made lists of tuples. Raises TypeError for
-        others.
+        """Returns the task of this kind with these `values`, in which JSON may have made lists of tuples. Raises
+        TypeError for others.
         """
         fields: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
@@ -252,7 +254,7 @@ def control_answers(
 
 
 def probabilities(scores_NK: NDArray[np.float32]) -> NDArray[np.float64]:
-    """float64 [N, K]: the softmax of scores [N, K]."""
+    """Returns float64 [N, K]: the softmax of scores [N, K]."""
     exponents = np.exp(scores_NK - scores_NK.max(axis=1, keepdims=True), dtype=np.float64)
     softmax_NK: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
     return softmax_NK

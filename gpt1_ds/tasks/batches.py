@@ -47,7 +47,9 @@ class TaskBatch:
     counted: int = 0  # of spans, tags and tokens to write, how many the loss of the whole batch is the mean over
 
     def rows(self, start: int, stop: int) -> TaskBatch:
-        """Examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole batch."""
+        """Returns the examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole
+        batch.
+        """
         parts: dict[str, Any] = {
             name: part[start:stop] for name, part in vars(self).items() if isinstance(part, np.ndarray)
         }
@@ -55,7 +57,7 @@ class TaskBatch:
 
 
 def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) -> TaskBatch:
-    """The arrays of `examples` [B]; -1 stands for a padding row.
+    """Returns the arrays of `examples` [B]; -1 stands for a padding row.
 
     LM weights: each sequence's tokens share one part equally, and each sequence of a real example has the same part, so
     that a sum with them is the mean over sequences of the means over tokens.
@@ -133,7 +135,7 @@ class TrainBatches:
         return 1 - float(lengths.sum()) / float(wide.sum() * lengths[0].size)
 
     def _draw(self, epoch: int) -> Int64s:
-        """int64 [per_epoch, size]: numbers of the examples of every batch of an epoch."""
+        """Returns int64 [per_epoch, size]: numbers of the examples of every batch of an epoch."""
         parts = (self._seed, self._encoded.data_hash, epoch)
         key = key_of("examples", *parts)
         if self._mixed:
@@ -148,8 +150,8 @@ class TrainBatches:
 
 
 def batches_by_length(encoded: Encoded, size: int, multiple: int = MULTIPLE) -> Iterator[TaskBatch]:
-    """All examples once, `size` at a time, from the longest to the shortest, which pads less: `TaskBatch.examples` says
-    where each one belongs. Padding rows fill the last batch.
+    """Yields all examples once, `size` at a time, from the longest to the shortest, which pads less:
+    `TaskBatch.examples` says where each one belongs. Padding rows fill the last batch.
     """
     order = np.argsort(-encoded.lengths.max(axis=1), kind="stable")
     for start in range(0, len(encoded), size):

@@ -61,7 +61,9 @@ def read_pairs(path: Path, limit: int | None = None, words: frozenset[str] | Non
 
 
 def known_words(path: Path) -> frozenset[str]:
-    """The words, in lower case, that are at least twice in a text or the .txt files of a folder. Raises DataError."""
+    """Returns the words, in lower case, that are at least twice in a text or the .txt files of a folder. Raises
+    DataError.
+    """
     files = [path] if path.is_file() else sorted(path.glob("*.txt"))
     if not files:
         raise DataError(f"{path}: holds no .txt file; name the text that the model has read as known_words of blimp")
@@ -74,7 +76,7 @@ def known_words(path: Path) -> frozenset[str]:
 
 
 def _pair(row: TableRow) -> tuple[str, Example]:
-    """(its paradigm, the pair). Raises ValueError with what is wrong with the row."""
+    """Returns (its paradigm, the pair). Raises ValueError with what is wrong with the row."""
     if row.problem:
         raise ValueError(row.problem)
     values = [row.values.get(key) for key in KEYS]

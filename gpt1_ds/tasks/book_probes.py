@@ -65,7 +65,7 @@ def _read(
 
 
 def _sentences(file: Path) -> list[str]:
-    """The sentences of a book, each with the blanks before it."""
+    """Returns the sentences of a book, each with the blanks before it."""
     status = file.stat()
     source = SourceFile(str(file), file.name, ".txt", "", status.st_size, status.st_mtime_ns)
     book = Unit(0, 0, (Segment(source, 0, status.st_size),))
@@ -86,7 +86,7 @@ def _next_sentences(book: str, texts: list[str]) -> Iterator[Example]:
 
 
 def _is_distractor(texts: Sequence[str], number: int, other: int) -> bool:
-    """Whether sentence `other` may be the wrong candidate where sentence `number` is the right one."""
+    """Returns whether sentence `other` may be the wrong candidate where sentence `number` is the right one."""
     right, wrong = texts[number].strip(), texts[other].strip()
     is_similar = abs(len(wrong) - len(right)) <= UNLIKE * len(right)
     return is_similar and wrong != right and abs(other - number) > BEFORE

@@ -53,7 +53,7 @@ class Estimate:
 
 
 def half_over_seeds(by_seed: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean over seeds; 0 of one seed, which does not tell."""
+    """Returns half of the 95 % interval of the mean over seeds; 0 of one seed, which does not tell."""
     seeds = len(by_seed)
     return _half(variance(by_seed) / seeds, seeds - 1) if seeds > 1 else 0.0
 
@@ -73,9 +73,9 @@ def estimate(
     classes: int = 0,
     groups: Sequence[str] = (),
 ) -> Estimate | None:
-    """The metric of `answers`, [N] of each seed, to the examples of a task of so many `classes` whose right answers are
-    `gold` [N], and which belong to `groups` [N]; with `others`, of the same seeds, by how much it is above theirs. None
-    where the metric is not defined for one of the seeds.
+    """Returns the metric of `answers`, [N] of each seed, to the examples of a task of so many `classes` whose right
+    answers are `gold` [N], and which belong to `groups` [N]; with `others`, of the same seeds, by how much it is above
+    theirs. None where the metric is not defined for one of the seeds.
     """
     blocks = np.array_split(np.arange(len(gold)), min(BLOCKS, len(gold)))
     tables = []
@@ -89,8 +89,8 @@ def estimate(
 
 
 def combine(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
-    """The weighted sum of what is known of several tasks with the same seeds. Estimates from the same right answers
-    are of the same examples, which move them together.
+    """Returns the weighted sum of what is known of several tasks with the same seeds. Estimates from the same right
+    answers are of the same examples, which move them together.
     """
     by_seed = np.array([one.by_seed for one in estimates]).T @ np.array(weights)
     without: dict[bytes, NDArray[np.float64]] = {}
@@ -122,7 +122,7 @@ def _values(
     classes: int,
     groups: NDArray[np.str_],
 ) -> NDArray[np.float64] | None:
-    """[1 + blocks]: the metric of all examples, then without each block; None where one is not defined."""
+    """Returns [1 + blocks]: the metric of all examples, then without each block; None where one is not defined."""
     parts_NP = None  # of a score of sums, what each example adds to them: no example is counted twice
     if gold.dtype == object:
         parts_NP = parts(metric, gold, found)

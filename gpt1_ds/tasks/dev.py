@@ -13,7 +13,7 @@ HALF = "half"  # the split of dev's examples that choose nothing
 
 
 def hold_out(config: TaskConfig, official: tuple[int, int] | None, examples: Examples) -> tuple[Examples, Examples]:
-    """(train, dev), both in the order of the file; examples with an equal source stay on one side.
+    """Returns (train, dev), both in the order of the file; examples with an equal source stay on one side.
     `official` is how many the authors held out, and their seed.
 
     What is held out depends on the examples alone, never on the run's seed.
@@ -42,7 +42,8 @@ def hold_out(config: TaskConfig, official: tuple[int, int] | None, examples: Exa
 
 
 def halved(config: TaskConfig, examples: Examples) -> tuple[Examples, Examples]:
-    """(the half that chooses, the half that is reported), by a hash of each source: other examples move none of them.
+    """Returns (the half that chooses, the half that is reported), by a hash of each source: other examples move none of
+    them.
 
     Raises DataError where one half would be empty.
     """

@@ -74,7 +74,8 @@ def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
 def lay_out(
     task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids: SpecialIds, limit: int
 ) -> list[SequenceRow]:
-    """The C sequences of one example, none longer than `limit`. Raises ConfigError when the tokenizer lacks a symbol.
+    """Returns the C sequences of one example, none longer than `limit`. Raises ConfigError when the tokenizer lacks a
+    symbol.
 
     Both orders of two texts have the same T; their final states are added before the head. A document with a question
     is cut alike for all its choices.
@@ -114,7 +115,7 @@ def symbol_roles(task: Task) -> tuple[str, ...]:
 
 
 def _cut(texts: Sequence[Int32s], limit: int, specials: int, symbols: Symbols) -> list[Int32s]:
-    """Two texts that fit, in the way of the model's authors."""
+    """Returns two texts that fit, in the way of the model's authors."""
     if symbols == "extract":
         return [text[: limit // 2 - 2] for text in texts]
     first, second, capacity = len(texts[0]), len(texts[1]), limit - specials
@@ -156,23 +157,23 @@ class Encoded:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """int64 [N, C]: tokens per sequence, the special ones included."""
+        """Returns int64 [N, C]: tokens per sequence, the special ones included."""
         return np.diff(self.offsets).reshape(len(self), self.sequences)
 
     @cached_property
     def data_hash(self) -> str:
-        """Hex sha256 of tokens, borders, labels and targets."""
+        """Returns the hex sha256 of tokens, borders, labels and targets."""
         targets = self.targets if self.targets is not None else np.zeros(0, dtype=np.float32)
         return hash_arrays(self.tokens, self.offsets, self.labels, targets)
 
 
 def hash_arrays(*parts: NDArray[Any]) -> str:
-    """Hex sha256 of the bytes of these arrays, one after the other."""
+    """Returns the hex sha256 of the bytes of these arrays, one after the other."""
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
 def length_limit(config: TaskConfig, context: int) -> int:
-    """Tokens that no sequence exceeds. Raises ConfigError when the model's context cannot hold them."""
+    """Returns the tokens that no sequence exceeds. Raises ConfigError when the model's context cannot hold them."""
     if context < SHORTEST:
         raise ConfigError(f"model.context={context} is too short for a pair of texts; use at least {SHORTEST}")
     if config.max_length is not None and config.max_length > context:
@@ -183,8 +184,8 @@ def length_limit(config: TaskConfig, context: int) -> int:
 
 
 def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
-    """All of `examples`, none longer than `limit` tokens; what is longer is cut as `lay_out` says, and counted. Of a
-    text-to-text task they are the sources, and labels are numbers of answers.
+    """Returns all of `examples`, none longer than `limit` tokens; what is longer is cut as `lay_out` says, and counted.
+    Of a text-to-text task they are the sources, and labels are numbers of answers.
     """
     rows: list[SequenceRow] = []
     truncated = 0
@@ -220,7 +221,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
 
 
 def _sequences(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[list[SequenceRow], bool]:
-    """(the C sequences of an example, whether a part was cut off)."""
+    """Returns (the C sequences of an example, whether a part was cut off)."""
     if task.is_text_to_text:
         tokens, is_cut = encode_source(task, example, tokenizer, limit)
         return [SequenceRow(tokens, len(tokens))], is_cut
@@ -233,15 +234,15 @@ def _sequences(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -
 
 
 def pad_id_of(task: Task, tokenizer: Tokenizer) -> int:
-    """The id that fills up short rows."""
+    """Returns the id that fills up short rows."""
     if task.is_text_to_text:
         return tokenizer.pad_id
     return 0 if task.symbols == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}")
 
 
 def encode_texts(example: Example, tokenizer: Tokenizer) -> tuple[list[Int32s], list[Int32s]]:
-    """Tokens of each text and of each choice. A choice's question is encoded as what follows its document and a space,
-    so that both together are the tokens of one text.
+    """Returns the tokens of each text and of each choice. A choice's question is encoded as what follows its document
+    and a space, so that both together are the tokens of one text.
     """
     first, *others = example.texts
     texts = [tokenizer.encode(first)]

@@ -26,7 +26,7 @@ class Example:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the right answer is known."""
+        """Returns whether the right answer is known."""
         known = (self.label, self.score, self.answers, self.tags or None, self.targets or None)
         return any(value is not None for value in known)
 

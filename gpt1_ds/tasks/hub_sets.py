@@ -203,8 +203,8 @@ SETS = {
 
 
 def way_to(path: str | Path, task: str = "") -> str:
-    """What to add to the message that nothing usable is at `path`: the command that makes it, or that the folder is
-    called like that of another task than `task`; empty where neither is known.
+    """Returns what to add to the message that nothing usable is at `path`: the command that makes it, or that the
+    folder is called like that of another task than `task`; empty where neither is known.
     """
     path = Path(path)
     found = next((one for one in SETS.values() if one.folder == path.name), None)

@@ -24,7 +24,7 @@ DRAWS = 2000  # of the bootstrap
 
 
 def of_shares(shares: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    """(low, high) of the mean of `shares`, each of as many examples as `counts` says."""
+    """Returns (low, high) of the mean of `shares`, each of as many examples as `counts` says."""
     share_K, count_K = np.asarray(shares, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     scale_K = 1 + Z**2 / count_K
     centre_K = (share_K + Z**2 / (2 * count_K)) / scale_K
@@ -36,13 +36,13 @@ def of_shares(shares: Sequence[float], counts: Sequence[int]) -> tuple[float, fl
 
 
 def of_mean(values_N: NDArray[np.float64]) -> tuple[float, float]:
-    """(low, high) of the mean of numbers; of one number the number itself."""
+    """Returns (low, high) of the mean of numbers; of one number the number itself."""
     half = Z * float(values_N.std(ddof=1)) / len(values_N) ** 0.5 if len(values_N) > 1 else 0.0
     return float(values_N.mean()) - half, float(values_N.mean()) + half
 
 
 def of_means(parts: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """(low, high) of the mean of the means of `parts`, which count alike; a part of one number adds nothing."""
+    """Returns (low, high) of the mean of the means of `parts`, which count alike; a part of one number adds nothing."""
     mean = float(np.mean([part.mean() for part in parts]))
     halves = [(of_mean(part)[1] - part.mean()) / len(parts) for part in parts]
     half = float(np.sqrt(np.square(halves).sum()))
@@ -50,9 +50,9 @@ def of_means(parts: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def of_area(values_N: NDArray[np.float64], gold_N: NDArray[np.int64]) -> tuple[float, float, float] | None:
-    """(area under the ROC curve, low, high) of values that are to be higher where `gold_N` is 1 than where it is 0:
-    how often they are, for a pair of both; equals count half. None where all are of one class. Raises DataError when
-    scipy is not installed.
+    """Returns (area under the ROC curve, low, high) of values that are to be higher where `gold_N` is 1 than where it
+    is 0: how often they are, for a pair of both; equals count half. None where all are of one class. Raises DataError
+    when scipy is not installed.
     """
     try:
         from scipy.stats import rankdata
@@ -72,7 +72,7 @@ def of_area(values_N: NDArray[np.float64], gold_N: NDArray[np.int64]) -> tuple[f
 
 
 def of_matthews(gold_N: NDArray[np.int64], predicted_N: NDArray[np.int64]) -> tuple[float, float]:
-    """(low, high) of Matthews' correlation of two classes, 0 and 1."""
+    """Returns (low, high) of Matthews' correlation of two classes, 0 and 1."""
     counts = np.bincount(2 * gold_N + predicted_N, minlength=4)
     drawn = np.random.default_rng(0).multinomial(counts.sum(), counts / counts.sum(), DRAWS).astype(np.float64)
     zero_zero, zero_one, one_zero, one_one = drawn.T

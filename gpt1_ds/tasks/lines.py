@@ -57,14 +57,16 @@ class LineReader:
         )
 
     def example(self, line: bytes, number: int) -> Example:
-        """Line `number`, 1 being the first, without its line feed. Raises BadRowError."""
+        """Returns the line `number`, 1 being the first, without its line feed. Raises BadRowError."""
         text = decoded(line, number)
         if self.format == "jsonl":
             return self._of_object(as_object(text), number)
         return self.of_fields([text] if self.format == "text" else text.split("\t"), number)
 
     def _of_object(self, values: Mapping[str, Any], number: int) -> Example:
-        """The example of an object. Raises BadRowError, with the keys that are there where those of columns are not."""
+        """Returns the example of an object. Raises BadRowError, with the keys that are there where those of columns are
+        not.
+        """
         try:
             return self.of_values(values, number)
         except BadRowError as problem:
@@ -74,7 +76,7 @@ class LineReader:
             raise BadRowError(f"{problem}; the keys of this object are {keys}") from None
 
     def of_fields(self, fields: Sequence[str], number: int = 1) -> Example:
-        """The example that `fields` make up. Raises BadRowError."""
+        """Returns the example that `fields` make up. Raises BadRowError."""
         if len(fields) != len(self.fields):
             expected = "1 is" if len(self.fields) == 1 else f"{len(self.fields)} are"
             count = f"{len(fields)} field{'s' * (len(fields) != 1)}"
@@ -83,12 +85,14 @@ class LineReader:
         return self.of_values({**dict(zip(self.fields, texts, strict=False)), "choices": list(choices)}, number)
 
     def of_values(self, values: Mapping[str, Any], number: int) -> Example:
-        """The example of an object with text, text2 and choices. Raises BadRowError."""
+        """Returns the example of an object with text, text2 and choices. Raises BadRowError."""
         return self._rows.example(values, self._columns, number, needs_label=False)
 
 
 def decoded(line: bytes, number: int) -> str:
-    """The text of line `number`, 1 being the first, without its line end. Raises BadRowError for one without text."""
+    """Returns the text of line `number`, 1 being the first, without its line end. Raises BadRowError for one without
+    text.
+    """
     if len(line) > LONGEST:
         raise BadRowError(f"is longer than {LONGEST} bytes")
     text = line.removeprefix(_BOM if number == 1 else b"").removesuffix(b"\r").decode(errors="surrogateescape")
@@ -100,8 +104,8 @@ def decoded(line: bytes, number: int) -> str:
 
 
 def read_texts(path: Path) -> list[str]:
-    """A text of each line of a file or pipe, of .jsonl the key `text` of each object. Raises DataError for a file or
-    line without one.
+    """Returns a text of each line of a file or pipe, of .jsonl the key `text` of each object. Raises DataError for a
+    file or line without one.
     """
     kind: Format = "jsonl" if ENDINGS.get(path.suffix.lower()) == "jsonl" else "text"
     spec = TaskConfig(name=TABLE, kind="regression", columns=ColumnsConfig(text="text"))
@@ -120,8 +124,8 @@ def read_texts(path: Path) -> list[str]:
 
 
 def choose_format(task: Task, name: str, first: bytes) -> Format:
-    """What the lines of the file `name` are, empty for a pipe: by its ending; else JSON lines, if the `first` is an
-    object; else what the task has, a text or several fields. Raises DataError for CSV.
+    """Returns what the lines of the file `name` are, empty for a pipe: by its ending; else JSON lines, if the `first`
+    is an object; else what the task has, a text or several fields. Raises DataError for CSV.
     """
     ending = Path(name).suffix.lower()
     if ending == ".csv":
@@ -136,7 +140,7 @@ def choose_format(task: Task, name: str, first: bytes) -> Format:
 
 
 def as_object(text: str) -> dict[str, Any]:
-    """The JSON object that `text` is. Raises BadRowError."""
+    """Returns the JSON object that `text` is. Raises BadRowError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -99,7 +99,8 @@ class TaskScores:
 
 
 def score(task: Task, encoded: Encoded, predictions: Numbers) -> TaskScores:
-    """The metrics of `task` over the labelled examples, and its first one for each group where there are several.
+    """Returns the metrics of `task` over the labelled examples, and its first one for each group where there are
+    several.
 
     `predictions` [N] are class or choice numbers, or scores for a regression, in the order of the examples.
     Raises DataError when scikit-learn or scipy is not installed, or when no example has a label.
@@ -150,7 +151,8 @@ def _score(
 def measure(
     metric: str, gold: Numbers, predictions: Numbers, classes: int = 0, groups: Sequence[str] | NDArray[np.str_] = ()
 ) -> float | None:
-    """One metric of predictions [N] against gold [N]. None where it is not defined, and for fewer than two scores.
+    """Returns one metric of predictions [N] against gold [N]. None where it is not defined, and for fewer than two
+    scores.
 
     F1 is that of class 1 where the task has two `classes`, else the mean over those that occur; no other metric needs
     them. The exact match of classes is the share of questions, which are `groups` [N] of examples, of which all are
@@ -193,7 +195,7 @@ class ControlScore:
 
 
 def control_scores(task: Task, answers: Iterable[ControlAnswers]) -> Iterator[ControlScore]:
-    """The task's metrics of what controls answer."""
+    """Yields the task's metrics of what controls answer."""
     for one in answers:
         for metric in task.metrics:
             value = measure(metric, one.gold, one.found, len(task.labels), one.groups)

@@ -27,7 +27,7 @@ class Draw:
     taken: int
 
     def numbers(self, epoch: int, *key: object) -> Int64s:
-        """int64 [taken]: a permutation of the examples after another, continued from epoch to epoch."""
+        """Returns int64 [taken]: a permutation of the examples after another, continued from epoch to epoch."""
         place = np.arange(epoch * self.taken, (epoch + 1) * self.taken)
         found = np.empty_like(place)
         for cycle in range(int(place[0]) // self.count, int(place[-1]) // self.count + 1):
@@ -37,8 +37,8 @@ class Draw:
 
 
 def task_draws(config: TaskConfig, groups: Sequence[str]) -> tuple[Draw, ...]:
-    """What an epoch has of each task, whose examples stand together and are of one of the `groups`; none where the
-    task is no mixture.
+    """Returns what an epoch has of each task, whose examples stand together and are of one of the `groups`; none where
+    the task is no mixture.
     """
     if not config.mixture:
         return ()
@@ -53,5 +53,5 @@ def task_draws(config: TaskConfig, groups: Sequence[str]) -> tuple[Draw, ...]:
 
 
 def epoch_examples(config: TaskConfig, groups: Sequence[str]) -> int:
-    """How many training examples an epoch has."""
+    """Returns how many training examples an epoch has."""
     return sum(one.taken for one in task_draws(config, groups)) or len(groups)

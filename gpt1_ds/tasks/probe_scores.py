@@ -31,8 +31,8 @@ def score_probe(
     likeliest: Float64s | None = None,
     vocabulary: int = 1,
 ) -> dict[str, float]:
-    """The metrics of a probe, the one that decides first; its interval, `chance`, what guessing gives, and `examples`,
-    how many were asked.
+    """Returns the metrics of a probe, the one that decides first; its interval, `chance`, what guessing gives, and
+    `examples`, how many were asked.
 
     `sums` are the log-probabilities of the scored tokens of every sequence of `asked`, then of `fitted`, in order.
     `fitted` is the training part of CoLA, whose metrics also hold the threshold (nats) and on how many it was `fitted`.
@@ -57,8 +57,8 @@ def score_probe(
 
 
 def question_points(probe: Probe, asked: Sequence[Question], sums: Float64s) -> Float64s:
-    """float64 [len(asked)]: of each question 1 for a right answer, 0 for a wrong one, a share where several are the
-    best; of repeat the log-probability of a token. `sums` as in `score_probe`.
+    """Returns float64 [len(asked)]: of each question 1 for a right answer, 0 for a wrong one, a share where several are
+    the best; of repeat the log-probability of a token. `sums` as in `score_probe`.
     """
     count_N = _counts(asked)
     values = sums if probe.template or probe.name == BLIMP else sums / count_N
@@ -73,8 +73,8 @@ def question_points(probe: Probe, asked: Sequence[Question], sums: Float64s) -> 
 def above_control(
     probe: Probe, asked: Sequence[Question], sums: Float64s, alone: Sequence[Question], of_control: Float64s
 ) -> dict[str, float]:
-    """How far the metric is above that of the control, whose questions are `alone` and in the same order, and the 95 %
-    interval of this difference; nothing of CoLA and lambada.
+    """Returns how far the metric is above that of the control, whose questions are `alone` and in the same order, and
+    the 95 % interval of this difference; nothing of CoLA and lambada.
     """
     if probe.name == LAMBADA or (probe.sums_tokens and probe.name != BLIMP):
         return {}
@@ -91,8 +91,8 @@ def above_control(
 def with_control(
     found: Mapping[str, float], control: Mapping[str, float], above: Mapping[str, float] = NOTHING
 ) -> dict[str, float]:
-    """The metrics of a probe with those of its control (zeroshot.py): before each chance, what the control has of the
-    same metric and its interval, how far the metric is `above` it, and lambada's other metric.
+    """Returns the metrics of a probe with those of its control (zeroshot.py): before each chance, what the control has
+    of the same metric and its interval, how far the metric is `above` it, and lambada's other metric.
     """
     merged: dict[str, float] = {}
     for key, value in found.items():
@@ -108,7 +108,9 @@ def with_control(
 
 
 def shown_score(found: Mapping[str, float]) -> str:
-    """One line for people, like `accuracy 0.561 (0.557 to 0.565), control 0.502 (0.498 to 0.506), chance 0.5`."""
+    """Returns one line for people, like `accuracy 0.561 (0.557 to 0.565), control 0.502 (0.498 to 0.506), chance
+    0.5`.
+    """
     ends = {key: (f"{key}_low", f"{key}_high") for key in ("auc", "control", "auc_control", "above_control")}
     ends[next(iter(found))] = ("low", "high")
     parts = []
@@ -127,8 +129,8 @@ def _digits(value: float) -> str:
 
 
 def best_threshold(values: Float64s, labels: NDArray[np.int64]) -> float:
-    """The t for which `values > t` has the highest Matthews' correlation with `labels` (0 or 1), halfway between two
-    values; of equals the lowest. Below all values where no threshold does better than calling everything 1.
+    """Returns the t for which `values > t` has the highest Matthews' correlation with `labels` (0 or 1), halfway
+    between two values; of equals the lowest. Below all values where no threshold does better than calling everything 1.
     """
     order = np.argsort(values, kind="stable")
     ordered, positive = values[order], labels[order] == 1
@@ -144,7 +146,7 @@ def best_threshold(values: Float64s, labels: NDArray[np.int64]) -> float:
 
 
 def _counts(questions: Sequence[Question]) -> NDArray[np.int64]:
-    """int64 [sequences]: how many tokens of each are scored, at least 1."""
+    """Returns int64 [sequences]: how many tokens of each are scored, at least 1."""
     return np.maximum([count for question in questions for count in question.scored], 1)
 
 
@@ -155,13 +157,15 @@ def _points(values: Float64s, label: int) -> float:
 
 
 def _shares(shares: Sequence[float], counts: Sequence[int]) -> dict[str, float]:
-    """The mean of shares that are right, each of so many examples, and its interval."""
+    """Returns the mean of shares that are right, each of so many examples, and its interval."""
     low, high = intervals.of_shares(shares, counts)
     return {"accuracy": float(np.mean(shares)), "low": low, "high": high}
 
 
 def _calibrated(sums: Float64s) -> Float64s:
-    """Each of two words by how far it is above its average. Zero where all examples are alike, without rounding."""
+    """Returns each of two words by how far it is above its average. Zero where all examples are alike, without
+    rounding.
+    """
     pairs_N2 = sums.reshape(-1, 2) - sums[:2]
     pairs_N2 = pairs_N2 - pairs_N2.mean(axis=0)
     values: Float64s = pairs_N2.reshape(-1)
@@ -169,7 +173,7 @@ def _calibrated(sums: Float64s) -> Float64s:
 
 
 def _phenomena(probe: Probe, asked: Sequence[Question], sums: Float64s) -> dict[str, float]:
-    """The mean over the phenomena, and the accuracy of each."""
+    """Returns the mean over the phenomena, and the accuracy of each."""
     points: dict[str, list[float]] = {}
     for question, point in zip(asked, question_points(probe, asked, sums), strict=True):
         points.setdefault(question.group, []).append(float(point))
@@ -202,8 +206,8 @@ def _acceptability(values: Float64s, asked: Sequence[Question], fitted: Sequence
 
 
 def _last_words(sums_N: Float64s, likeliest_N: Float64s) -> dict[str, float]:
-    """How often greedy decoding gives the last word of a passage, and the perplexity of a word. `likeliest_N` says
-    whether it gives word n, `sums_N` are the log-probabilities of words (nats).
+    """Returns how often greedy decoding gives the last word of a passage, and the perplexity of a word. `likeliest_N`
+    says whether it gives word n, `sums_N` are the log-probabilities of words (nats).
     """
     accuracy = float(likeliest_N.mean())
     low, high = intervals.of_shares([accuracy], [len(sums_N)])

@@ -42,16 +42,16 @@ class Frame:
 
     @property
     def capacity(self) -> int:
-        """Tokens of a text and what comes before it, at most."""
+        """Returns the tokens of a text and what comes before it, at most."""
         return self.size - len(self.first) - len(self.last)
 
     @property
     def most(self) -> int:
-        """Tokens of a text that can be scored."""
+        """Returns the tokens of a text that can be scored."""
         return self.capacity - len(self.before)
 
     def around(self, history: Sequence[int], tokens: Int32s) -> Int32s:
-        """The sequence of what is known and what is scored."""
+        """Returns the sequence of what is known and what is scored."""
         return np.concatenate([np.array((*self.first, *history), np.int32), tokens, np.array(self.last, np.int32)])
 
 
@@ -99,7 +99,7 @@ class Question:
     candidates: tuple[Int32s, ...] = ()  # what the control scores; empty: what is scored here
 
     def answers(self, frame: Frame) -> tuple[Int32s, ...]:
-        """The scored tokens of each sequence."""
+        """Returns the scored tokens of each sequence."""
         stops = [len(sequence) - len(frame.last) for sequence in self.sequences]
         return tuple(
             sequence[stop - count : stop]
@@ -128,7 +128,7 @@ def tokens_alone(asked: Sequence[Question], frame: Frame) -> tuple[list[Int32s],
 
 
 def probe_questions(probe: Probe, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
-    """Examples of a probe as token sequences, framed for a model."""
+    """Returns the examples of a probe as token sequences, framed for a model."""
     if not probe.template:
         return questions(probe.name, examples, tokenizer, frame)
     return [_templated(example, tokenizer, frame, probe) for example in examples]
@@ -172,7 +172,7 @@ def _sentiment(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question
 
 
 def _templated(example: Example, tokenizer: Tokenizer, frame: Frame, probe: Probe) -> Question:
-    """The example in the words of the template, then each answer after a blank."""
+    """Returns the example in the words of the template, then each answer after a blank."""
     texts = dict(zip(("{text}", "{text2}"), example.texts, strict=False))
     text = re.sub(r"\{text2?\}", lambda field: texts.get(field[0], ""), probe.template).rstrip()
     answers = [tokenizer.encode_part(f" {answer}", text[-1]) for answer in probe.answers]
@@ -198,14 +198,14 @@ def _next(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
 
 
 def _repeated(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
-    """The same tokens twice, as many as fit."""
+    """Returns the same tokens twice, as many as fit."""
     tokens = tokenizer.encode(example.texts[0])[: min(REPEATED, frame.most // 2)]
     return _question(tokens, [tokens], 0, frame)
 
 
 def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
-    """What lies after the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
-    that come after the candidate in all of them are those after the pronoun.
+    """Returns a question of whole sentences, because what lies after the pronoun may be glued to it, like a full stop.
+    The tokens that come after the candidate in all of the sentences are those after the pronoun.
     """
     parts = [winograd.substituted(example, candidate) for candidate in example.choices]
     wholes = [tokenizer.encode(f"{before}{after}") for before, after in parts]
@@ -230,7 +230,7 @@ def _question(text: Sequence[int] | Int32s, answers: Sequence[Int32s], label: in
 
 
 def _common(first: Int32s, second: Int32s) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+    """Returns how many tokens two sequences have in common at their beginning."""
     size = min(len(first), len(second))
     differ = np.flatnonzero(first[:size] != second[:size])
     return int(differ[0]) if len(differ) else size

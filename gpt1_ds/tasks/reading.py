@@ -40,7 +40,7 @@ class TaskData:
 
 
 def read_task(config: TaskConfig) -> TaskData:
-    """All examples of a task, in the order of its files.
+    """Returns all examples of a task, in the order of its files.
 
     Rows on whose label the annotators did not agree (`-`) are left out of train and dev. Where there is no dev file,
     the official split is made where the task has one, else `task.dev_fraction` of train is held out.
@@ -70,7 +70,9 @@ def read_task(config: TaskConfig) -> TaskData:
 
 
 def _read_sentences(config: TaskConfig) -> TaskData:
-    """Pairs or triplets to train on, and scored pairs as dev and test: those of task.sts, else the task's own."""
+    """Returns the pairs or triplets to train on, and scored pairs as dev and test: those of task.sts, else the task's
+    own.
+    """
     check_pairs(config)
     spec = find_spec(config)
     splits, notes = _read_splits(config, spec, ("train",) if config.sts else None)
@@ -104,7 +106,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
 
 
 def _read_mixture(config: TaskConfig) -> TaskData:
-    """The examples of several tasks as sources and targets, each task a group."""
+    """Returns the examples of several tasks as sources and targets, each task a group."""
     splits: dict[str, list[Example]] = {}
     notes: list[str] = []
     for part in config.mixture:
@@ -159,7 +161,7 @@ def _begins_with_a_number(file: Path) -> bool:
 def _read_splits(
     config: TaskConfig, spec: Spec, wanted: Sequence[str] | None = None
 ) -> tuple[dict[str, Examples], list[str]]:
-    """(examples by split, notes), of the `wanted` splits only, if they are named."""
+    """Returns (examples by split, notes), of the `wanted` splits only, if they are named."""
     reader = row_reader(spec, config.score_range)
     splits: dict[str, Examples] = {}
     notes: list[str] = []
@@ -183,7 +185,7 @@ def _way_to(path: str | Path, spec: Spec) -> str:
 
 
 def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples]:
-    """The first of `splits` that has files, and its labelled examples; nothing else is read or has to be there.
+    """Returns the first of `splits` that has files, and its labelled examples; nothing else is read or has to be there.
 
     Raises DataError for files, columns or rows that cannot be used.
     """
@@ -205,7 +207,7 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
 
 
 def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[tuple[str, Iterator[Table]]]:
-    """(split, its tables), opened when they are gone through."""
+    """Yields (split, its tables), opened when they are gone through."""
     given: dict[str, Sequence[str]] = {"train": config.train, "dev": config.dev, "test": config.test}
     if config.path.startswith(formats.HUB):
         yield from formats.hub_tables(
@@ -234,7 +236,7 @@ def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[t
 
 
 def _listed(root: Path, spec: Spec) -> frozenset[tuple[str, ...]] | None:
-    """The ids of the rows of train that are dev by an official list, where it lies beside the files."""
+    """Returns the ids of the rows of train that are dev by an official list, where it lies beside the files."""
     if not spec.dev_ids or not (root / spec.dev_ids[0]).is_file():
         return None
     with open_text(root / spec.dev_ids[0]) as lines:
@@ -317,7 +319,7 @@ def _has_labels(examples: Examples) -> bool:
 
 
 def task_of_spec(spec: Spec, config: TaskConfig, labels: tuple[str, ...]) -> Task:
-    """The task that `spec` describes, whose classes or choices are called `labels`."""
+    """Returns the task that `spec` describes, whose classes or choices are called `labels`."""
     low, high = config.score_range
     metrics = spec.task.fit_metrics(spec.metrics, labels, config.path)
     return spec.task(spec.name, spec.task.layout_of(bool(spec.text2)), labels, metrics, (low, high))

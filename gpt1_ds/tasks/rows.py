@@ -62,7 +62,9 @@ def find_columns(table: Table, spec: Spec, needs_label: bool) -> TaskColumns:
 
 
 def column_naming(spec: Spec, header: bool) -> Naming:
-    """How a file of this task that has no header is recognised: its first row does not name the first text's column."""
+    """Returns how a file of this task that has no header is recognised: its first row does not name the first text's
+    column.
+    """
 
     def names(cells: list[str]) -> tuple[str, ...] | None:
         if not header:
@@ -116,7 +118,7 @@ class RowReader:
             )
 
     def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
-        """One row as an example. Raises BadRowError."""
+        """Returns one row as an example. Raises BadRowError."""
         texts = [" ".join(self._read_text(values, name) for name in columns.text)]
         if columns.text2:
             text2 = self._read_text(values, columns.text2)
@@ -156,7 +158,7 @@ class RowReader:
         return choices
 
     def _answer(self, value: Any, name: str, needs_label: bool) -> tuple[str | None, float | None]:
-        """(label, score); both None for what has none."""
+        """Returns (label, score); both None for what has none."""
         if isinstance(value, (list, dict)):
             raise BadRowError(f"{name} is a list or an object; a text has one label here")
         text = "" if is_missing(value) else str(value).strip()
@@ -187,7 +189,7 @@ class RowReader:
 
 
 def text_of(values: Mapping[str, Any], name: str) -> str:
-    """The stripped text in column `name`; numbers of JSON as they are written. Raises BadRowError."""
+    """Returns the stripped text in column `name`; numbers of JSON as they are written. Raises BadRowError."""
     value = values.get(name)
     if is_missing(value):
         raise BadRowError(f"{name} is missing")

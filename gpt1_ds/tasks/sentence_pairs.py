@@ -60,7 +60,9 @@ def _triplets(pairs: Sequence[Example]) -> Iterator[Example]:
 
 
 def without_scored_texts(pairs: Sequence[Example], scored: Sequence[Example]) -> tuple[Examples, int]:
-    """(the pairs without a text of the scored pairs, which evaluate the vectors; how many pairs were left out)."""
+    """Returns (the pairs without a text of the scored pairs, which evaluate the vectors; how many pairs were left
+    out).
+    """
     scored_texts = {text.lower() for example in scored for text in example.texts}
     unseen = tuple(pair for pair in pairs if not scored_texts & {text.lower() for text in pair.texts})
     return unseen, len(pairs) - len(unseen)

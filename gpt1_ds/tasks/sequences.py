@@ -18,8 +18,8 @@ from gpt1_ds.tasks.target_rows import encode_targets
 def encode_examples(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, settings: TaskConfig, limit: int, answer: int = 0
 ) -> Encoded:
-    """Sequences of at most `limit` tokens; of a text that is written, at most `answer`. Raises DataError for a longer
-    one where task.too_long=raise.
+    """Returns the sequences of at most `limit` tokens; of a text that is written, at most `answer`. Raises DataError
+    for a longer one where task.too_long=raise.
     """
     if task.writes_text:
         rows = encode_targets(task, examples, tokenizer, limit, answer)

@@ -49,7 +49,7 @@ class SpanRows(TokenRows):
         return targets_BT2, len(known)
 
     def answers(self, scores: Sequence[Float32s]) -> Answered:
-        """The span with the largest sum of scores over all rows of an example."""
+        """Returns the span with the largest sum of scores over all rows of an example."""
         N = len(self.examples)
         texts, places_N2 = [""] * N, np.zeros((N, 2), dtype=np.int64)
         best_N, null_N, gap_N = np.full(N, -np.inf), np.full(N, np.inf), np.full(N, np.inf)
@@ -134,7 +134,7 @@ class _SpanEncoder:
 
 
 def _answer_tokens(example: Example, offsets_P2: Int64s) -> tuple[int, int] | None:
-    """The first and the last token of an example's first answer; None where it has none."""
+    """Returns the first and the last token of an example's first answer; None where it has none."""
     if not example.answers:
         return None
     text, start = example.answers[0]
@@ -145,7 +145,9 @@ def _answer_tokens(example: Example, offsets_P2: Int64s) -> tuple[int, int] | No
 
 
 def _windows(count: int, most: int, stride: int) -> list[tuple[int, int]]:
-    """[start, stop) of each run of at most `most` tokens, `stride` apart, until the last of `count` is in one."""
+    """Returns [start, stop) of each run of at most `most` tokens, `stride` apart, until the last of `count` is in
+    one.
+    """
     windows, start = [], 0
     while True:
         windows.append((start, min(start + most, count)))
@@ -155,8 +157,8 @@ def _windows(count: int, most: int, stride: int) -> list[tuple[int, int]]:
 
 
 def _best_windows(count: int, windows: Sequence[tuple[int, int]]) -> Int64s:
-    """int64 [count]: the number of the window that shows most around each token, on the token's shorter side; of equal
-    ones it is the longer window.
+    """Returns int64 [count]: the number of the window that shows most around each token, on the token's shorter side;
+    of equal ones it is the longer window.
     """
     most_P, window_P = np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
     for number, (start, stop) in enumerate(windows):
@@ -168,7 +170,9 @@ def _best_windows(count: int, windows: Sequence[tuple[int, int]]) -> Int64s:
 
 
 def _best_span(begins_T: NDArray[np.float64], ends_T: NDArray[np.float64]) -> tuple[float, int, int]:
-    """(score, first, last) of the span of at most LONGEST tokens with the largest sum; of equal ones the shortest."""
+    """Returns (score, first, last) of the span of at most LONGEST tokens with the largest sum; of equal ones the
+    shortest.
+    """
     best = (-np.inf, 0, 0)
     for more in range(min(LONGEST, len(begins_T))):
         sums = begins_T[: len(begins_T) - more] + ends_T[more:]

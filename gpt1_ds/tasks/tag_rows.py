@@ -83,7 +83,9 @@ def encode_tags(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, l
 
 
 def _scored_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[Int32s, Int64s]:
-    """(ids [P] of the words with a blank between them; [P] the word of which each id is the first, -1 of none)."""
+    """Returns (ids [P] of the words with a blank between them; [P] the word of which each id is the first, -1 of
+    none).
+    """
     ids, offsets_P2 = tokenizer.encode_with_offsets(" ".join(words))
     borders = np.cumsum([0, *(len(word) + 1 for word in words)])
     is_blank_P = offsets_P2[:, 0] == offsets_P2[:, 1]  # the blank before a word, which some tokenizers give a token
@@ -93,7 +95,9 @@ def _scored_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[Int32s, I
 
 
 def _row_ranges(may_begin_P: NDArray[np.bool_], most: int) -> list[tuple[int, int]]:
-    """[start, stop) of rows of at most `most` tokens; each begins at a token that may begin one, wherever one fits."""
+    """Returns [start, stop) of rows of at most `most` tokens; each begins at a token that may begin one, wherever one
+    fits.
+    """
     ranges, start = [], 0
     while len(may_begin_P) - start > most:
         begins = np.flatnonzero(may_begin_P[start + 1 : start + most + 1])

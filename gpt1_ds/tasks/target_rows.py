@@ -35,7 +35,7 @@ class TargetRows(Encoded):
 
     @cached_property
     def target_lengths(self) -> Int64s:
-        """int64 [N], the end symbol included."""
+        """Returns int64 [N], the end symbol included."""
         return np.diff(self.target_offsets)
 
     @cached_property
@@ -47,7 +47,7 @@ class TargetRows(Encoded):
         return [int(one) for one in self.tokens[self.offsets[number] : self.offsets[number + 1]]]
 
     def targets_of(self, rows: Int64s) -> tuple[Int64s, Int64s]:
-        """(int64 [B, T] padded at the end, lengths [B]) of these examples; of a negative number no token."""
+        """Returns (int64 [B, T] padded at the end, lengths [B]) of these examples; of a negative number no token."""
         target_B = np.where(rows >= 0, self.target_lengths[rows], 0)
         target_BT = np.full((len(rows), max(1, int(target_B.max()))), self.pad, dtype=np.int64)
         for target_T, row, length in zip(target_BT, rows.tolist(), target_B.tolist(), strict=True):

@@ -47,13 +47,15 @@ def in_text(task: Task) -> Task:
 
 
 def encode_source(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[Int32s, bool]:
-    """(int32 [tokens], at most `limit`, whether a part was cut off)."""
+    """Returns (int32 [tokens], at most `limit`, whether a part was cut off)."""
     tokens = tokenizer.encode(task.source(example))
     return np.append(tokens[: limit - 1], np.int32(tokenizer.eod_id)), len(tokens) >= limit
 
 
 def encode_answers(task: Task, tokenizer: Tokenizer) -> tuple[Int32s, ...]:
-    """Tokens of each answer, the end symbol included. Raises ConfigError where the tokenizer cannot tell two apart."""
+    """Returns the tokens of each answer, the end symbol included. Raises ConfigError where the tokenizer cannot tell
+    two apart.
+    """
     found: dict[bytes, str] = {}
     encoded = []
     for answer in task.answers:
@@ -68,8 +70,9 @@ def encode_answers(task: Task, tokenizer: Tokenizer) -> tuple[Int32s, ...]:
 
 
 def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: int, stacks: int) -> tuple[int, int]:
-    """(tokens of a source, tokens of an answer) at most, ends included, where a row has `limit` positions. Raises
-    ConfigError where an answer leaves no place for a source, and for more beams than the tokenizer has tokens for.
+    """Returns (tokens of a source, tokens of an answer) at most, ends included, where a row has `limit` positions.
+    Raises ConfigError where an answer leaves no place for a source, and for more beams than the tokenizer has tokens
+    for.
     """
     if task.writes_text:
         if (beams := settings.decoding.beams) > max(1, most := most_beams(tokenizer)):
@@ -92,5 +95,7 @@ def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: i
 
 
 def most_written(model: ModelConfig, longest: int) -> int:
-    """Tokens of a text at most where a target has `longest`: a decoder's first place is that of its start."""
+    """Returns the tokens of a text at most where a target has `longest`: a decoder's first place is that of its
+    start.
+    """
     return min(longest, model.context - 1) if model.stacks == 2 else longest

@@ -36,21 +36,21 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def objects(values: Sequence[object]) -> Objects:
-    """[N] of any values, also of tuples, which numpy would take apart."""
+    """Returns [N] of any values, also of tuples, which numpy would take apart."""
     found = np.empty(len(values), dtype=object)
     found[:] = values if not values or not isinstance(values[0], tuple) else [*map(tuple, values)]  # type: ignore[arg-type]
     return found
 
 
 def parts(metric: str, gold: NDArray[Any], found: NDArray[Any]) -> Floats:
-    """float64 [N, P]: what each example adds to the sums of `metric`. Right answers are tuples: of texts, none where
-    there is no answer, or of tags.
+    """Returns float64 [N, P]: what each example adds to the sums of `metric`. Right answers are tuples: of texts, none
+    where there is no answer, or of tags.
     """
     return np.array([_PARTS[metric](right, said) for right, said in zip(gold, found, strict=True)], dtype=np.float64)
 
 
 def of_sums(metric: str, sums_P: Floats) -> float | None:
-    """The metric of examples whose parts add up to this; None where its denominator is 0."""
+    """Returns the metric of examples whose parts add up to this; None where its denominator is 0."""
     if metric == "bleu":
         return bleu_of(sums_P.tolist())
     above, below = sums_P.tolist()
@@ -62,7 +62,7 @@ def _normal(text: str) -> list[str]:
 
 
 def with_words(answers: Iterable[str]) -> tuple[str, ...]:
-    """The answers of which a word remains."""
+    """Returns the answers of which a word remains."""
     return tuple(filter(_normal, answers))
 
 
@@ -83,7 +83,7 @@ def _overlap(words: list[str], said: list[str]) -> float:
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """(kind, first word, last word) of each entity of a sentence."""
+    """Returns (kind, first word, last word) of each entity of a sentence."""
     found, first, kind = set(), 0, ""
     for number, tag in enumerate((*tags, "O")):
         letter, _, name = tag.partition("-")
@@ -101,7 +101,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def is_part(tag: str) -> bool:
-    """Whether a tag says that its word is part of an entity."""
+    """Returns whether a tag says that its word is part of an entity."""
     prefix, dash, name = tag.partition("-")
     return bool(dash and name) and prefix in _PREFIXES
 
@@ -115,7 +115,7 @@ def entity_problem(labels: Sequence[str]) -> str:
 
 
 def loose(tags: Sequence[str]) -> int:
-    """How many entities begin with I-, without a B- before."""
+    """Returns how many entities begin with I-, without a B- before."""
     pairs = zip(("O", *tags), tags, strict=False)
     return sum(tag.startswith("I-") and before.partition("-")[2] != tag[2:] for before, tag in pairs)
 

@@ -56,8 +56,8 @@ class TokenRows(Encoded, ABC):
 
     @abstractmethod
     def token_targets(self, rows: Int64s, length: int) -> tuple[Float32s, int]:
-        """(float32 [B, length, O]: the target distributions times their weights, which sum to 1 over all of these rows;
-        the number of targets). Row -1 only fills up the batch.
+        """Returns (float32 [B, length, O]: the target distributions times their weights, which sum to 1 over all of
+        these rows; the number of targets). Row -1 only fills up the batch.
         """
 
     @abstractmethod
@@ -69,7 +69,7 @@ class TokenRows(Encoded, ABC):
 
 
 def symbol_ids(task: Task, tokenizer: Tokenizer) -> tuple[Int32s, Int32s, Int32s]:
-    """The ids of the symbols before, between and after texts."""
+    """Returns the ids of the symbols before, between and after texts."""
     first, between, last = ROLES[task.symbols]
     need = f"task.name={task.name}"
     before, middle, after = (
@@ -88,7 +88,7 @@ def common_fields(
     owners: Sequence[int],
     seconds: Sequence[int],
 ) -> dict[str, Any]:
-    """The fields that rows of tags and of spans have in common."""
+    """Returns the fields that rows of tags and of spans have in common."""
     labels = [0 if examples[owner].is_labelled else NO_LABEL for owner in owners]
     return {
         "tokens": np.concatenate([np.zeros(0, dtype=np.int32), *rows]),

@@ -62,7 +62,7 @@ def read_schemas(name: str, path: Path) -> Examples:
 
 
 def substituted(example: Example, candidate: str) -> tuple[str, str]:
-    """(the sentence up to and with `candidate` in the pronoun's place, what follows it)."""
+    """Returns (the sentence up to and with `candidate` in the pronoun's place, what follows it)."""
     before, after, *ending = example.texts
     if ending:
         candidate += "'" if candidate.endswith("s") else "'s"
@@ -104,7 +104,9 @@ def _schema(number: str, block: list[str]) -> Example:
 
 
 def _is_possessive(pronoun: str, before: str, after: str) -> bool:
-    """Whether the pronoun stands for "somebody's". "her" does before a noun: that is guessed from its neighbours."""
+    """Returns whether the pronoun stands for "somebody's". "her" does before a noun: that is guessed from its
+    neighbours.
+    """
     if pronoun != "her":
         return pronoun in _POSSESSIVE
     follows = re.match(r" ([a-z]+)", after)

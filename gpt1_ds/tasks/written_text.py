@@ -22,7 +22,7 @@ BLEU_ORDERS = 4
 
 
 def rouge(metric: str, targets: tuple[str, ...], said: str) -> tuple[float, float]:
-    """(F1 of the nearest of the right texts, 1)"""
+    """Returns (F1 of the nearest of the right texts, 1)"""
     return max(float(_rouge().score(target, said)[metric].fmeasure) for target in targets), 1.0
 
 
@@ -44,7 +44,7 @@ def bleu_of(sums: list[float]) -> float:
 
 
 def signature(references: Iterable[int]) -> str:
-    """How sacrebleu counts texts of which each has as many right ones as `references` say, in its own words."""
+    """Returns how sacrebleu counts texts of which each has as many right ones as `references` say, in its own words."""
     counts = sorted({*references})
     whole = _class()()
     rows = [["a" if number < count else None for count in counts] for number in range(counts[-1])]

@@ -70,7 +70,7 @@ class Probe:
 
     @property
     def sums_tokens(self) -> bool:
-        """Whether whole sentences are scored, so that its control is of tokens alone."""
+        """Returns whether whole sentences are scored, so that its control is of tokens alone."""
         return self.name in ("cola", "blimp") and not self.template
 
 
@@ -82,7 +82,7 @@ READERS = {
 
 
 def read_probe(config: ProbeConfig) -> Probe:
-    """The examples of a probe: of dev where the task has dev files, else what is there. Raises DataError."""
+    """Returns the examples of a probe: of dev where the task has dev files, else what is there. Raises DataError."""
     if not Path(config.path).exists():
         raise DataError(
             f"{config.path}: no such folder; give the one that holds the files of {config.name} in probes"

@@ -72,7 +72,7 @@ def counted(phases: Iterable[TimeSpan]) -> list[TimeSpan]:
 
 
 def share_of(recording: Recording) -> dict[str, Any]:
-    """One rank's part of the summary."""
+    """Returns one rank's part of the summary."""
     phases = counted(recording.phases)
     work = recording.kernels or phases
     return {
@@ -94,7 +94,7 @@ def _products(operators: Iterable[Operator]) -> dict[str, float]:
 
 
 def _step(step: TimeSpan, phases: Sequence[TimeSpan], work: Sequence[TimeSpan]) -> dict[str, Any]:
-    """A step's time by phase; `work` is when its first work began, its last ended, and how much it was."""
+    """Returns a step's time by phase; `work` is when its first work began, its last ended, and how much it was."""
     inside = _inside(step, phases)
     done = [span for span in _inside(step, work) if span.name in WORK]
     found = {"step": int(step.name), "begin": step.begin, "seconds": step.seconds, "phases": _sums(inside)}
@@ -107,7 +107,7 @@ def _inside(step: TimeSpan, spans: Iterable[TimeSpan]) -> list[TimeSpan]:
 
 
 def union(spans: Iterable[TimeSpan]) -> float:
-    """Seconds in which at least one of the spans lasts."""
+    """Returns the seconds in which at least one of the spans lasts."""
     total, reached = 0.0, float("-inf")
     for span in sorted(spans, key=lambda span: span.begin):
         total += max(0.0, span.end - max(reached, span.begin))
@@ -127,7 +127,9 @@ def _place(name: str) -> int:
 
 
 def _timeline(steps: Sequence[TimeSpan], phases: Sequence[TimeSpan]) -> dict[str, Any]:
-    """The spans of one step, the same on every rank: the last one that neither evaluates nor saves, if there is one."""
+    """Returns the spans of one step, the same on every rank: the last one that neither evaluates nor saves, if there is
+    one.
+    """
     plain = [step for step in steps if not {span.name for span in _inside(step, phases)} & {*_ENCLOSING}]
     step = (plain or list(steps))[-1]
     return {"step": int(step.name), "spans": [[span.name, span.begin, span.end] for span in _inside(step, phases)]}
@@ -157,7 +159,9 @@ def combine(shares: Sequence[dict[str, Any]], layout: dict[str, int], micro_batc
 
 
 def _phase(name: str, shares: Sequence[dict[str, Any]], step_seconds: float) -> dict[str, float]:
-    """Seconds of one phase per step: the mean, and the means of the ranks with the least and the most of it."""
+    """Returns the seconds of one phase per step: the mean, and the means of the ranks with the least and the most of
+    it.
+    """
     ranks = [fmean(step["phases"].get(name, 0.0) for step in share["steps"]) for share in shares]
     device = fmean(share["device_seconds"].get(name, 0.0) / len(share["steps"]) for share in shares)
     mean = fmean(ranks)
@@ -166,8 +170,8 @@ def _phase(name: str, shares: Sequence[dict[str, Any]], step_seconds: float) -> 
 
 
 def _bubble(shares: Sequence[dict[str, Any]], stages: int, micro_batches: int) -> dict[str, Any] | None:
-    """The fraction of a pipeline's time in which a rank has no work. That time is from the first forward pass of
-    any of its ranks to the last backward pass of any.
+    """Returns the fraction of a pipeline's time in which a rank has no work. That time is from the first forward pass
+    of any of its ranks to the last backward pass of any.
 
     1F1B over equal stages leaves (p - 1) / (m + p - 1) with p stages and m micro-batches (Narayanan et al. 2021).
     """
@@ -189,7 +193,7 @@ def _idle(share: dict[str, Any], pipeline: Sequence[dict[str, Any]]) -> float:
 
 
 def _operators(shares: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The largest operators of all ranks: means per rank and step."""
+    """Returns the largest operators of all ranks: means per rank and step."""
     sums: dict[tuple[str, str], dict[str, float]] = {}
     for share in shares:
         for one in share["operators"]:
@@ -204,7 +208,7 @@ _NUMBERS = ("calls", "seconds", "device_seconds", "flops")
 
 
 def table(summary: dict[str, Any]) -> list[str]:
-    """The phases as lines of text."""
+    """Returns the phases as lines of text."""
     lines = []
     for name, phase in summary["phases"].items():
         lines.append(f"  {name:<10} {1e3 * phase['seconds']:9.2f} ms {phase['share']:6.1%}")

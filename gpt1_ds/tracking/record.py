@@ -94,7 +94,7 @@ class EvalRecord:
 
     @property
     def metrics(self) -> dict[str, float | None]:
-        """What eval.json keeps: without those of other objectives."""
+        """Returns what eval.json keeps: without those of other objectives."""
         found = {key: value for key, value in asdict(self).items() if key not in ("step", "tokens", "kind")}
         return {key: value for key, value in found.items() if key not in OPTIONAL or value is not None}
 
@@ -208,7 +208,7 @@ class MetricsFile:
             self._pending.clear()
 
     def _written(self) -> str | None:
-        """Why the lines that are kept could not be written; None where they are."""
+        """Returns why the lines that are kept could not be written; None where they are."""
         try:
             append(self.path, "".join(self._pending))
         except OSError as error:
@@ -218,7 +218,7 @@ class MetricsFile:
 
 
 def _line(record: dict[str, Any]) -> str:
-    """One JSON line; JSON has no infinity, so what is not finite is null."""
+    """Returns one JSON line; JSON has no infinity, so what is not finite is null."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()
@@ -236,9 +236,9 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
-    """A row per line of the run folder's metrics.jsonl, in the order of its writing. `kind` is train, eval, task or
-    score; scores of the last two are columns by their names, those of train.watch are named like gradient_norms/head;
-    what a kind does not have is NaN. Units are those of the file.
+    """Returns a row per line of the run folder's metrics.jsonl, in the order of its writing. `kind` is train, eval,
+    task or score; scores of the last two are columns by their names, those of train.watch are named like
+    gradient_norms/head; what a kind does not have is NaN. Units are those of the file.
 
     Raises DataError for a folder that is no run folder, UserError where pandas is not installed.
     """
@@ -280,7 +280,7 @@ def score_entry(record: TaskRecord, data: str) -> Entry:
 
 
 def read_entries(path: Path | None) -> list[Entry]:
-    """The results in an eval.json; none where there is no file. Raises DataError for another file."""
+    """Returns the results in an eval.json; none where there is no file. Raises DataError for another file."""
     if path is None or not is_there(path):
         return []
     try:
@@ -296,7 +296,7 @@ def read_entries(path: Path | None) -> list[Entry]:
 
 
 def of_models(entries: Iterable[Entry]) -> list[Entry]:
-    """The results of checkpoints, without the controls beside them."""
+    """Returns the results of checkpoints, without the controls beside them."""
     return [entry for entry in entries if not entry["task"].startswith(CONTROL)]
 
 

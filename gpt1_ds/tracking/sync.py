@@ -69,7 +69,7 @@ def upload(folders: Sequence[Path]) -> None:
 
 
 def _uploaded(places: Sequence[Path], scratch: str) -> subprocess.CompletedProcess[str]:
-    """How wandb ended. Raises UserError where it takes longer than a slow network would."""
+    """Returns how wandb ended. Raises UserError where it takes longer than a slow network would."""
     size = sum(path.stat().st_size for place in places for path in place.rglob("*") if path.is_file())
     limit = START_SECONDS + deadline.upload_seconds(size)
     nothing, words = subprocess.DEVNULL, command(places)

@@ -39,7 +39,7 @@ class TrackioSegment:
 
 
 def _entries(start: dict[str, Any]) -> list[dict[str, Any]]:
-    """What trackio's local database has of the run."""
+    """Returns what trackio's local database has of the run."""
     from trackio.sqlite_storage import SQLiteStorage
 
     entries: list[dict[str, Any]] = SQLiteStorage.get_logs(start["project"], start["name"])

@@ -28,8 +28,8 @@ SWEEP, RUN = "WANDB_SWEEP_ID", "WANDB_RUN_ID"
 
 
 def trial_id() -> str | None:
-    """The W&B id that the agent of a sweep gives to this run; None outside a sweep. Raises ConfigError for one that
-    cannot name a folder.
+    """Returns the W&B id that the agent of a sweep gives to this run; None outside a sweep. Raises ConfigError for one
+    that cannot name a folder.
     """
     found = os.environ.get(RUN, "")
     if not os.environ.get(SWEEP) or not found:
@@ -63,7 +63,7 @@ def run_id(run_dir: RunDir) -> str:
 
 
 def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> SegmentStart:
-    """How a segment of the run folder begins; `shown` is its configuration in W&B."""
+    """Returns how a segment of the run folder begins; `shown` is its configuration in W&B."""
     tracking, suffix = config.tracking, "-eval" if job_type == "eval" else ""
     return SegmentStart(
         mode=tracking.wandb,
@@ -81,7 +81,7 @@ def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any])
 
 
 def tables(run_dir: RunDir, entries: Sequence[Entry]) -> dict[str, Table]:
-    """The results and the samples of a run folder."""
+    """Returns the results and the samples of a run folder."""
     named = [{**{key: entry[key] for key in ("task", "split", "step")}, **entry["metrics"]} for entry in entries]
     return {"evaluation": named, "samples": list(read_jsonl(run_dir.path / "samples.jsonl"))}
 
@@ -115,7 +115,7 @@ class WandbSegment:
         self.run.define_metric("*", step_metric="tokens")
 
     def _begin(self) -> Any:
-        """A W&B run; offline when its server cannot be reached or does not let us in."""
+        """Returns a W&B run; offline when its server cannot be reached or does not let us in."""
         if self.start["mode"] == "offline":
             return self._init("offline")
         before = set(self.folder.glob("wandb/run-*"))

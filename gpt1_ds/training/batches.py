@@ -42,7 +42,7 @@ class Batches:
         self._ahead: tuple[tuple[int, int], Future[Sent]] | None = None  # (batch number, step), batch
 
     def next(self, state: TrainingState) -> StepBatch:
-        """The batch of the step after `state`; the one after that is read meanwhile."""
+        """Returns the batch of the step after `state`; the one after that is read meanwhile."""
         wanted = (state.batch_number(state.step + 1), state.step + 1)
         if self._ahead is None or self._ahead[0] != wanted:
             self._ahead = (wanted, self._loader.submit(self._send, *wanted))

@@ -70,7 +70,7 @@ def calibrate(burst: float = BURST, largest: int | None = None) -> Machine:
 
 
 def measure(burst: float, largest: int | None = None) -> Numbers:
-    """One rank's numbers, all ranks measuring the same at once."""
+    """Returns one rank's numbers, all ranks measuring the same at once."""
     share_cores()
     keep_freed_blocks()
     device = connect(300)
@@ -150,7 +150,7 @@ class _Bench:
         return statistics.median(bursts)
 
     def link(self) -> Numbers:
-        """Seconds of reductions over all ranks: of a few bytes, and of many."""
+        """Returns the seconds of reductions over all ranks: of a few bytes, and of many."""
         small, large = torch.zeros(64, device=self.device), torch.zeros(4 << 20, device=self.device)
         return {
             "small": self.seconds(lambda: dist.all_reduce(small)),
@@ -163,7 +163,7 @@ class _Bench:
         return 2.0 * size**3, 2.0 * size**3 / self.seconds(lambda: a @ b.T)
 
     def _attention(self, dtype: torch.dtype, kernel: Callable[..., Tensor] | None) -> tuple[float, float]:
-        """Scores per second, forward and backward."""
+        """Returns the scores per second, forward and backward."""
         heads, positions = (8, 512) if not self.cuda else (256, 512)
         q, k, v = (self._random(heads, positions, 64, dtype=dtype).requires_grad_() for _ in range(3))
         key_G = torch.ones(heads, dtype=torch.int32, device=self.device)
@@ -186,12 +186,12 @@ class _Bench:
         return tokens * columns / self.seconds(lambda: chunk_loss(logits_TV, *arguments))  # type: ignore[arg-type]
 
     def _memory(self) -> float:
-        """Bytes per second of adding one tensor to another, as gradients are."""
+        """Returns the bytes per second of adding one tensor to another, as gradients are."""
         x, y = (torch.ones(LARGE, device=self.device) for _ in range(2))
         return 3 * x.element_size() * LARGE / self.seconds(lambda: x.add_(y))
 
     def _launch(self, dtype: torch.dtype) -> float:
-        """Seconds of the host per operation, in a chain of small ones forward and backward."""
+        """Returns the seconds of the host per operation, in a chain of small ones forward and backward."""
         x, length = self._random(16, dtype=dtype).requires_grad_(), 20
 
         def chain() -> None:

@@ -35,7 +35,7 @@ class Claim:
     why: str = ""
 
     def __str__(self) -> str:
-        """One line for people; empty where nothing happens."""
+        """Returns one line for people; empty where nothing happens."""
         if not self.replaces:
             return ""
         keys = ", ".join(f"{key} {old!r} -> {new!r}" for key, (old, new) in self.changed.items())
@@ -44,12 +44,12 @@ class Claim:
 
 
 def run_folder(config: Config) -> RunDir:
-    """The folder of the run that a configuration names."""
+    """Returns the folder of the run that a configuration names."""
     return RunDir(Path(config.run.dir) / config.run.name)
 
 
 def decide(run_dir: RunDir, config: Config) -> Claim:
-    """What a run with this configuration does with the folder. Nothing is written.
+    """Returns what a run with this configuration does with the folder. Nothing is written.
 
     Raises ConfigError naming every changed key where the folder belongs to another run, or where it is a study's.
     """
@@ -82,7 +82,7 @@ def decide(run_dir: RunDir, config: Config) -> Claim:
 
 
 def has_record(run_dir: RunDir) -> bool:
-    """Whether a run has left a step, a checkpoint or a result there."""
+    """Returns whether a run has left a step, a checkpoint or a result there."""
     return _is_saved(run_dir) or _is_trained(run_dir)
 
 
@@ -106,8 +106,8 @@ def take(run_dir: RunDir, config: Config) -> None:
 
 
 def begins_anew(config: Config) -> bool:
-    """Whether `checkpoint.resume=never` is still to be done: the next job of a run, a process of a job that has taken
-    the folder, and ranks that torchrun starts again continue.
+    """Returns whether `checkpoint.resume=never` is still to be done: the next job of a run, a process of a job that has
+    taken the folder, and ranks that torchrun starts again continue.
     """
     counts = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
     restarted = any(count not in ("", "0") for count in counts)
@@ -116,7 +116,7 @@ def begins_anew(config: Config) -> bool:
 
 
 def _entries(run_dir: RunDir) -> list[Path]:
-    """What a run left there; its configuration comes last, so that a move that is cut off can be seen."""
+    """Returns what a run left there; its configuration comes last, so that a move that is cut off can be seen."""
     if not run_dir.path.is_dir():
         return []
     found = [path for path in run_dir.path.iterdir() if path.name not in STAYS and not _is_lock(run_dir, path)]
@@ -128,7 +128,7 @@ def _is_lock(run_dir: RunDir, path: Path) -> bool:
 
 
 def _is_saved(run_dir: RunDir) -> bool:
-    """Whether there are checkpoints, or were some."""
+    """Returns whether there are checkpoints, or were some."""
     damaged = any(run_dir.checkpoints.glob("step-*.damaged-*"))
     return damaged or run_dir.latest.exists() or bool(steps_in(run_dir.checkpoints))
 

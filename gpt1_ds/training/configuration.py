@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def task_tokenizer(config: Config) -> Path:
-    """The tokenizer of fine-tuning: the run's own where it continues, or its newest checkpoint's where the folder came
-    without it; else that of checkpoint.init_from or task.tokenizer. Raises CheckpointError where that is gone, unless a
-    run with a mirror has a tokenizer in its folder.
+    """Returns the tokenizer of fine-tuning: the run's own where it continues, or its newest checkpoint's where the
+    folder came without it; else that of checkpoint.init_from or task.tokenizer. Raises CheckpointError where that is
+    gone, unless a run with a mirror has a tokenizer in its folder.
     """
     assert config.task is not None, "fine-tuning has a task"
     run_dir = run_folder(config)
@@ -56,9 +56,10 @@ def task_tokenizer(config: Config) -> Path:
 def trained_config(
     config: Config, files: Sequence[str], overrides: Sequence[str], source: Path | None = None
 ) -> Config:
-    """The `config` of a run that was read of `files` and `overrides`. Where a shipped preset alone names its vocabulary
-    size, that of the published model, it has another one: the size that its checkpoints have, that of the model in the
-    configuration `source`, or its tokenizer's. While the data of pre-training are not there, the preset's stays.
+    """Returns the `config` of a run that was read of `files` and `overrides`. Where a shipped preset alone names its
+    vocabulary size, that of the published model, it has another one: the size that its checkpoints have, that of the
+    model in the configuration `source`, or its tokenizer's. While the data of pre-training are not there, the preset's
+    stays.
     """
     if not is_published(files, overrides, "model", "vocab_size"):
         return config
@@ -74,7 +75,7 @@ def trained_config(
 
 
 def _recorded_size(config: Config) -> int | None:
-    """The vocabulary size of a run that continues."""
+    """Returns the vocabulary size of a run that continues."""
     run_dir = run_folder(config)
     if begins_anew(config) or not run_dir.config.is_file() or not steps_in(run_dir.checkpoints):
         return None
@@ -98,8 +99,8 @@ EPOCHS = 3  # of fine-tuning, "sufficient for most cases" (section 4.1 of the pa
 
 
 def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
-    """The configuration of a pre-training run; its model is that of the checkpoint which it begins with, if any, but
-    for keys that `files` or `overrides` name.
+    """Returns the configuration of a pre-training run; its model is that of the checkpoint which it begins with, if
+    any, but for keys that `files` or `overrides` name.
 
     Raises ConfigError, also for one that names a task, and CheckpointError when there is no such checkpoint.
     """
@@ -123,7 +124,7 @@ def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
 
 
 def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
-    """The configuration of a fine-tuning run; its model is that of checkpoint.init_from.
+    """Returns the configuration of a fine-tuning run; its model is that of checkpoint.init_from.
 
     Raises ConfigError, and CheckpointError when there is no such checkpoint.
     """
@@ -152,8 +153,8 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
 
 def shown_finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
-    """The configuration of a fine-tuning run, to be read by a person: it asks for no checkpoint. While there is none,
-    the section model is what the files and arguments say of it, and a line says so.
+    """Returns the configuration of a fine-tuning run, to be read by a person: it asks for no checkpoint. While there is
+    none, the section model is what the files and arguments say of it, and a line says so.
     """
     missing = "checkpoint.init_from is empty"
     if named(files, overrides, "checkpoint", "init_from") or named(files, overrides, "task", "tokenizer"):
@@ -180,14 +181,14 @@ def _with_form(config: Config, form: str | None) -> Config:
 
 
 def _kind_of(task: TaskConfig) -> type[Task]:
-    """The kind of task; of sentence vectors that of the rows they are trained on."""
+    """Returns the kind of task; of sentence vectors that of the rows they are trained on."""
     from gpt1_ds.tasks.registry import find_spec
 
     return find_spec(task).task
 
 
 def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
-    """What a model can answer with: a head reads one token, text needs a model that writes."""
+    """Yields what a model can answer with: a head reads one token, text needs a model that writes."""
     from gpt1_ds.tasks.registry import SPECS, find_spec
 
     if task.form != "text" and (model.kind == "encoder_decoder" or model.mask == "prefix"):
@@ -217,7 +218,7 @@ def _without_language_model(config: Config, coefficient: str | None) -> Config:
 
 
 def check_task(config: Config) -> TaskData:
-    """The task's examples. Raises DataError or ConfigError, once for all ranks."""
+    """Returns the task's examples. Raises DataError or ConfigError, once for all ranks."""
     from gpt1_ds.tasks.batches import batches_per_epoch
     from gpt1_ds.tasks.encoding import fitted, length_limit
     from gpt1_ds.tasks.metrics import check_libraries

@@ -52,7 +52,7 @@ class Copies:
 
     @property
     def under_way(self) -> list[Path]:
-        """Checkpoints that are being copied: they may not be deleted now."""
+        """Returns the checkpoints that are being copied: they may not be deleted now."""
         return self._under_way if self.is_busy else []
 
     @property
@@ -278,7 +278,7 @@ class Copies:
             write_atomic(self.run_dir.best, f"{best}\n")
 
     def _is_whole(self, name: str) -> bool:
-        """Whether a checkpoint is here, as far as sizes tell; one that is damaged is set aside."""
+        """Returns whether a checkpoint is here, as far as sizes tell; one that is damaged is set aside."""
         folder = self.run_dir.checkpoints / name
         if not folder.is_dir():
             return False

@@ -88,7 +88,9 @@ class Finetuning(Workload):
         return [self.scorer.measure(engine, DEV, step, tokens, whole=False)[0]]
 
     def score(self, records: Sequence[Record]) -> float | None:
-        """The task's first metric; one that is not defined is worse than any other, all of which are -1 or more."""
+        """Returns the task's first metric; one that is not defined is worse than any other, all of which are -1 or
+        more.
+        """
         record = records[0]
         assert isinstance(record, TaskRecord), "as `evaluate` gives it"
         value = record.metrics[self.task.metrics[0]]
@@ -96,7 +98,7 @@ class Finetuning(Workload):
 
     @property
     def answered(self) -> list[str]:
-        """The splits that the results are of."""
+        """Returns the splits that the results are of."""
         everything = self.scorer.settings.answer != "labelled"
         splits = sorted(self.scorer.splits.keys() - {"train"})
         return [split for split in splits if everything or self.scorer.has_labels(split)]
@@ -190,7 +192,7 @@ def run_finetuning(config: Config) -> Outcome:
 
 
 def open_finetuning(config: Config, groups: ProcessGroups, alive: Callable[[], None]) -> Finetuning:
-    """The workload on the task that the configuration names. Raises DataError and ConfigError."""
+    """Returns the workload on the task that the configuration names. Raises DataError and ConfigError."""
     tokenizer = groups.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
 
     def open_here() -> Finetuning:
@@ -211,8 +213,8 @@ def open_finetuning(config: Config, groups: ProcessGroups, alive: Callable[[], N
 
 
 def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:
-    """The tokenizer in the run folder; a new run takes it from checkpoint.init_from or task.tokenizer, which it then
-    does without.
+    """Returns the tokenizer in the run folder; a new run takes it from checkpoint.init_from or task.tokenizer, which it
+    then does without.
     """
     kept = run_dir.path / "tokenizer"
     if not kept.is_dir() or not steps_in(run_dir.checkpoints):

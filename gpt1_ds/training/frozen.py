@@ -58,7 +58,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
 
 
 def texts_of(data: TaskData) -> Iterator[str]:
-    """Every text of a task, that of a pair by itself."""
+    """Returns every text of a task, that of a pair by itself."""
     return (text for examples in data.splits.values() for row in text_rows(examples) for text in row if text)
 
 
@@ -124,6 +124,6 @@ class FrozenFeatures:
         return scaled
 
     def _of(self, texts: Iterable[str]) -> Float32s:
-        """[N, D]; of no text zeros."""
+        """Returns [N, D]; of no text zeros."""
         nothing = np.zeros_like(next(iter(self.vectors.values())))
         return np.stack([self.vectors[text] if text else nothing for text in texts])

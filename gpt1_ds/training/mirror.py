@@ -80,7 +80,7 @@ class Mirror:
 
     @property
     def under_way(self) -> Sequence[Path]:
-        """Checkpoints that this rank is copying: they may not be deleted now."""
+        """Returns the checkpoints that this rank is copying: they may not be deleted now."""
         return () if self._copies is None else self._copies.under_way
 
     def follow(self) -> None:
@@ -121,7 +121,7 @@ class Mirror:
             folders.prune(copies.run_dir, copies.settings, copies.under_way)  # what was spared for its copy
 
     def _in_thread(self, action: Callable[[Copies], T]) -> T | None:
-        """What `action` gives on rank 0, on every rank, all of which show meanwhile that they live."""
+        """Returns what `action` gives on rank 0, on every rank, all of which show meanwhile that they live."""
         done = None if self._copies is None else ThreadPoolExecutor(1, "mirror").submit(action, self._copies)
         self._wait(lambda: done is not None and not done.done())
         return self.groups.on_rank_0(lambda: None if done is None else done.result())

@@ -100,7 +100,7 @@ class MeasuredPretraining(Pretraining):
 
 
 def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], None]) -> Pretraining:
-    """The workload on the data that the configuration names, verified. Raises DataError and ConfigError."""
+    """Returns the workload on the data that the configuration names, verified. Raises DataError and ConfigError."""
     data = groups.agree(lambda: open_data(config))
     groups.compare({"data.path": data.data_hash, "the tokenizer of data.path": data.tokenizer_hash})
     if config.data.verify:

@@ -38,7 +38,7 @@ def provenance() -> dict[str, str]:
 
 
 def git_revision() -> str | None:
-    """The commit that this package is checked out at; None for an installed one."""
+    """Returns the commit that this package is checked out at; None for an installed one."""
     checkout = Path(gpt1_ds.__file__).parents[1]
     if not (checkout / ".git").exists():
         return None
@@ -51,7 +51,8 @@ def git_revision() -> str | None:
 
 
 def command() -> str | None:
-    """The line that began this run, as a shell reads it; None where a program of somebody else calls this package.
+    """Returns the line that began this run, as a shell reads it; None where a program of somebody else calls this
+    package.
 
     Its arguments are file names and `key=value`, all of which `config.yaml` holds too: no key of the configuration
     takes a secret.
@@ -87,7 +88,7 @@ def environment(compiled: bool) -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Name -> (before, now) of what changed of the things that decide the last bit of a result."""
+    """Returns name -> (before, now) of what changed of the things that decide the last bit of a result."""
     old, new = _deciding(before), _deciding(now)
     return {key: (old[key], new[key]) for key in DECIDING if key in old and old[key] != new[key]}
 

@@ -32,8 +32,8 @@ class Restorer:
         self.lowest = math.log(self.config.model.vocab_size)  # validation loss of a run that has measured none
 
     def newest(self) -> tuple[Path, TrainingState] | None:
-        """The newest good checkpoint of the run folder and its state, loaded; None when the folder holds none. The
-        mirror's copy takes the place of one that is damaged.
+        """Returns the newest good checkpoint of the run folder and its state, loaded; None when the folder holds none.
+        The mirror's copy takes the place of one that is damaged.
         """
         found = restore_newest(self.engine, self.config, self.run_dir, self._replace)
         return None if found is None else (found[0], self._state(*found))

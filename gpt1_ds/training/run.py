@@ -140,7 +140,9 @@ def _build(
     requests: Requests,
     mirror: Mirror | None,
 ) -> Trainer:
-    """The trainer with its weights: from its newest good checkpoint, from the one its configuration names, or fresh."""
+    """Returns the trainer with its weights: from its newest good checkpoint, from the one its configuration names, or
+    fresh.
+    """
     config = workload.config
     engine = build_engine(config, groups, initialise=False, objective=workload.objective)
     beat = stragglers.watched(run_dir, groups, watchdog.beat)

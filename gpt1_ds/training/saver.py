@@ -45,12 +45,12 @@ class Saver:
         self._config_hash = hashlib.sha256(to_yaml(self.config).encode()).hexdigest()
 
     def is_saved(self, state: TrainingState) -> bool:
-        """Whether a checkpoint of this state was published, or read."""
+        """Returns whether a checkpoint of this state was published, or read."""
         return self._saved_step == state.step
 
     @property
     def is_written(self) -> bool:
-        """Whether this rank's part of a save under way is on disk."""
+        """Returns whether this rank's part of a save under way is on disk."""
         return self.manager.is_written
 
     def save(self, state: TrainingState, background: bool = True, again: bool = False) -> None:
@@ -80,7 +80,7 @@ class Saver:
             log.LOGGER.debug("saved %s", folder)
 
     def unsaved(self) -> TrainingError:
-        """Why the last state is not saved."""
+        """Returns why the last state is not saved."""
         why = self.manager.failure
         text = f"{self.run_dir.path}: its last state could not be saved: {why}; run the same command again"
         return UnsavedError(text) if why is not None and why.passes else TrainingError(text)
@@ -151,7 +151,7 @@ class Evaluator:
         return self.workload.is_evaluation_due(step)
 
     def evaluate(self, state: TrainingState) -> TrainingState:
-        """The state that knows of this evaluation. Raises TrainingError for a run that has diverged."""
+        """Returns the state that knows of this evaluation. Raises TrainingError for a run that has diverged."""
         self.engine.progress("evaluation")
         began = time.monotonic()
         with ends_alone(self.run_dir, self.engine.groups, state.step):

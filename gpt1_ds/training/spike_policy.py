@@ -47,12 +47,12 @@ def spike(settings: GuardConfig, window: Window, loss: float, norm: float) -> st
 
 
 def extended(settings: GuardConfig, window: Window, loss: float, norm: float) -> Window:
-    """The window after a good step."""
+    """Returns the window after a good step."""
     return (*window, _values(loss, norm))[-settings.window :] if settings.z else window
 
 
 def divergence(settings: GuardConfig, lowest: float, loss: float) -> str | None:
-    """Why a run whose lowest validation loss was `lowest` has diverged with this one, or None."""
+    """Returns why a run whose lowest validation loss was `lowest` has diverged with this one, or None."""
     if math.isfinite(loss) and not (settings.rise and loss > lowest + settings.rise):
         return None
     if not math.isfinite(loss):
@@ -88,7 +88,7 @@ class SpikePolicy:
         self._state, self._spike = state, None
 
     def problem(self, result: StepResult) -> str | None:
-        """Why the step cannot be trusted, as far as this rank can see."""
+        """Returns why the step cannot be trusted, as far as this rank can see."""
         return self._spike or spike(self.settings, self._state.window, result.loss, result.grad_norm)
 
     def accept(self, step: int) -> None:

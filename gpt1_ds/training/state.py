@@ -43,7 +43,7 @@ class TrainingState:
     lowest_validation_loss: float = math.inf
 
     def batch_number(self, step: int) -> int:
-        """The batch of `step`: the `step`-th of those that are not skipped."""
+        """Returns the batch of `step`: the `step`-th of those that are not skipped."""
         number = step
         for skipped in self.skipped_batches:
             number += skipped <= number
@@ -56,7 +56,7 @@ class TrainingState:
         return replace(self, best=Best(self.step, score, measure))
 
     def to_manifest(self) -> dict[str, Any]:
-        """What a checkpoint's manifest says of it."""
+        """Returns what a checkpoint's manifest says of it."""
         return {
             "step": self.step,
             "tokens": self.tokens,

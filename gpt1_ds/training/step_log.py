@@ -57,7 +57,7 @@ class Stopwatch:
             self._waited += time.perf_counter() - began
 
     def lap(self) -> dict[str, Any]:
-        """The interval's averages, as fields of a TrainRecord; starts the next interval."""
+        """Returns the interval's averages, as fields of a TrainRecord; starts the next interval."""
         seconds = max(time.perf_counter() - self._start - self._paused, 1e-9)
         steps = max(self._steps, 1)
         found = {"tokens_per_second": self._tokens / seconds, "step_seconds": seconds / steps}

@@ -86,14 +86,14 @@ class Requests:
         return Decision(stop, saves > 0, bads > 0, written_parts == self.groups.world, f"{total % 2**64:016x}")
 
     def must_hand_over(self, ahead: float) -> bool:
-        """Whether some rank was asked to stop since the last step, or what takes `ahead` seconds would outlast the job.
-        All ranks call it.
+        """Returns whether some rank was asked to stop since the last step, or what takes `ahead` seconds would outlast
+        the job. All ranks call it.
         """
         here = self._signalled or (self.groups.rank == 0 and self._is_job_ending(ahead))
         return any(self.groups.gather(here))
 
     def _is_job_ending(self, ahead: float) -> bool:
-        """Whether the job was asked to hand over, or ends within `ahead` seconds."""
+        """Returns whether the job was asked to hand over, or ends within `ahead` seconds."""
         asked = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
         return asked or time.time() + ahead >= self.deadline
 
@@ -118,7 +118,7 @@ class Requests:
         log.say(f"{path}: is done, but cannot be removed; remove it, or the next start answers it again")
 
     def _is_asked(self, path: Path) -> bool:
-        """Whether a person put a request there that was not answered yet."""
+        """Returns whether a person put a request there that was not answered yet."""
         stamp = _stamp(path)
         return bool(stamp) and self._answered.get(path) != stamp
 

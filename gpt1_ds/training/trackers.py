@@ -25,7 +25,9 @@ FAILED = "failed"
 
 
 def begin(workload: Workload, run_dir: RunDir, groups: ProcessGroups) -> list[Sink]:
-    """The sinks of a segment that begins, each with one run of its tracker for all segments of a run. Rank 0 only."""
+    """Returns the sinks of a segment that begins, each with one run of its tracker for all segments of a run. Rank 0
+    only.
+    """
     config = workload.config
     tracking = config.tracking
     job_type = "pretrain" if config.task is None else "finetune"
@@ -44,7 +46,7 @@ def begin(workload: Workload, run_dir: RunDir, groups: ProcessGroups) -> list[Si
 
 
 def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
-    """The resolved configuration, the counts derived from it, and which segment this is, by SLURM job."""
+    """Returns the resolved configuration, the counts derived from it, and which segment this is, by SLURM job."""
     config, model = workload.config, workload.config.model
     vocab_size = model.vocab_size or 0
     sizes = counts(model, vocab_size)

@@ -42,7 +42,7 @@ class Ended:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to train; else the same call continues."""
+        """Returns whether nothing is left to train; else the same call continues."""
         return self.reason == DONE
 
     def __fspath__(self) -> str:

@@ -53,7 +53,7 @@ class Trainer:
         return Outcome(DONE, self.state.step)
 
     def _step(self, step: int) -> str | None:
-        """One step, and what is due after it; why the run stops here, or None."""
+        """Makes one step, and what is due after it. Returns why the run stops here, or None."""
         self.profile.at(step)
         self.beat("data", step)
         with self.log.clock.waiting():

@@ -61,7 +61,7 @@ class Workload(ABC):
         return {}
 
     def score(self, records: Sequence[Record]) -> float | None:
-        """What makes one evaluation better than another; None: nothing does, and no best checkpoint is kept."""
+        """Returns what makes one evaluation better than another; None: nothing does, and no best checkpoint is kept."""
         return None
 
     def results_take(self, seconds: float) -> float:
@@ -69,7 +69,7 @@ class Workload(ABC):
         return 0.0
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint's manifest says besides."""
+        """Returns what a checkpoint's manifest says besides."""
         return {}
 
 

@@ -36,7 +36,7 @@ _AGAIN = "download it again"
 
 
 def load(folder: Path, metadata: Metadata) -> TokenizerJson:
-    """The tokenizer of a folder with the two files."""
+    """Returns the tokenizer of a folder with the two files."""
     path = folder / VOCABULARY
     vocabulary = read_vocabulary(path, path.read_bytes())
     merges = read_merges(folder / MERGES, (folder / MERGES).read_bytes(), vocabulary)
@@ -47,7 +47,7 @@ def load(folder: Path, metadata: Metadata) -> TokenizerJson:
 
 
 def contents(vocabulary: Mapping[str, int], merges: list[tuple[str, str]], special_ids: SpecialIds) -> dict[str, Any]:
-    """Its `tokenizer.json`. With `cls`, a text or a pair of texts gets RoBERTa's symbols."""
+    """Returns its `tokenizer.json`. With `cls`, a text or a pair of texts gets RoBERTa's symbols."""
     names, roles = {number: piece for piece, number in vocabulary.items()}, special_ids.present()
     symbols = {names.get(number, OWN_SYMBOLS.get(role, f"<{role}>")): number for role, number in roles.items()}
     around = None
@@ -67,7 +67,7 @@ def contents(vocabulary: Mapping[str, int], merges: list[tuple[str, str]], speci
 
 
 def byte_level_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
-    """The roles whose symbols a vocabulary holds: RoBERTa's, else those of GPT-2 and of this program."""
+    """Returns the roles whose symbols a vocabulary holds: RoBERTa's, else those of GPT-2 and of this program."""
     is_roberta = vocabulary.keys() >= set(ROBERTA_SYMBOLS.values())  # of fairseq, whose ids begin with its symbols
     symbols = ROBERTA_SYMBOLS if is_roberta else OWN_SYMBOLS
     return SpecialIds(**{role: vocabulary[symbol] for role, symbol in symbols.items() if symbol in vocabulary})
@@ -88,7 +88,7 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
 
 
 def read_merges(path: Path, content: bytes, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Pairs in the order of their rank. Raises DataError for those that do not fit the vocabulary."""
+    """Returns the pairs in the order of their rank. Raises DataError for those that do not fit the vocabulary."""
     lines = published_lines(path, content)
     lines = lines[1:] if lines[0].startswith("#version") else lines
     merges: list[tuple[str, str]] = []
@@ -101,7 +101,8 @@ def read_merges(path: Path, content: bytes, vocabulary: Mapping[str, int]) -> li
 
 
 def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool) -> tuple[SpecialIds, dict[str, bytes]]:
-    """Roles, and the files of a vocabulary of `vocab_size` ids: bytes, merged pieces, then the control symbols.
+    """Returns the roles, and the files of a vocabulary of `vocab_size` ids: bytes, merged pieces, then the control
+    symbols.
 
     Raises DataError naming the sizes that work.
     """

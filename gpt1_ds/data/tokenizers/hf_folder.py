@@ -42,8 +42,8 @@ _INSTALL = "pip install 'gpt1-ds[hub]'"
 
 
 def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """(the contents of its tokenizer.json, role -> symbol). Raises DataError in one line for what transformers cannot
-    read, and without transformers for all but a tokenizer.json that is used as it is.
+    """Returns (the contents of its tokenizer.json, role -> symbol). Raises DataError in one line for what transformers
+    cannot read, and without transformers for all but a tokenizer.json that is used as it is.
     """
     files = [name for name in VOCABULARIES if (folder / name).exists()]
     if not files or (files == ["vocab.json"] and not (folder / "merges.txt").exists()):
@@ -84,7 +84,7 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file. Raises DataError."""
+    """Returns the object in a file. Raises DataError."""
     if path.stat().st_size > MAX_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; download it again")
     with naming(path):
@@ -97,7 +97,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _as_it_is(
     folder: Path, files: list[str], settings: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The folder's tokenizer.json, where transformers would change nothing of it."""
+    """Returns the folder's tokenizer.json, where transformers would change nothing of it."""
     said, kind = roles.said(folder), _class_of(settings)
     any_class = kind in ANY_CLASS or (kind is None and not settings[MODEL_CONFIG])
     if FILE in files and any_class and not (folder / "added_tokens.json").exists():
@@ -109,8 +109,8 @@ def _as_it_is(
 
 
 def _harmless(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The switches, numbers and symbols of a tokenizer_config.json; what else it may hold are names of files and of
-    code, and templates of chats. Raises DataError for one that is of no possible type.
+    """Returns the switches, numbers and symbols of a tokenizer_config.json; what else it may hold are names of files
+    and of code, and templates of chats. Raises DataError for one that is of no possible type.
     """
     switches = {name: value for name, value in config.items() if value is None or isinstance(value, bool | int | float)}
     symbols = {name: value for name, value in config.items() if name.endswith("_token") and _is_symbol(value)}
@@ -134,19 +134,21 @@ def _is_symbol(value: Any) -> bool:
 
 
 def _named(values: Mapping[str, Any], key: str = "tokenizer_class") -> str | None:
-    """The name of a class or of a model type, if it is one."""
+    """Returns the name of a class or of a model type, if it is one."""
     name = values.get(key)
     return name if isinstance(name, str) and re.fullmatch(r"[\w-]+", name) else None
 
 
 def _class_of(settings: Mapping[str, dict[str, Any]]) -> str | None:
-    """The tokenizer's class, which older folders name in the model's configuration: a RoBERTa may have a BERT's."""
+    """Returns the tokenizer's class, which older folders name in the model's configuration: a RoBERTa may have a
+    BERT's.
+    """
     return _named(settings[CONFIG]) or _named(settings[MODEL_CONFIG])
 
 
 def _guessed(folder: Path, file: str) -> str:
-    """The class for the vocabulary `file` of a folder that names none. RoBERTa's begins with its own symbols. Raises
-    DataError for a SentencePiece model that is not like T5's.
+    """Returns the class for the vocabulary `file` of a folder that names none. RoBERTa's begins with its own symbols.
+    Raises DataError for a SentencePiece model that is not like T5's.
     """
     if file == t5_unigram.PUBLISHED and t5_unigram.model_of_file(folder / file, (folder / file).read_bytes()) is None:
         raise DataError(
@@ -194,7 +196,7 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "
 
 
 def download(name: str) -> Path:
-    """The folder in the cache (HF_HOME) with the files of the repository `name`.
+    """Returns the folder in the cache (HF_HOME) with the files of the repository `name`.
 
     Raises DataError for one that is missing, gated or has no tokenizer.json, WorldError where the hub is silent.
     """

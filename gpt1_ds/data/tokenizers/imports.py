@@ -141,7 +141,7 @@ def _read(path: Path) -> bytes:
 
 
 def _provenance(paths: tuple[Path, ...] | list[Path], contents: list[bytes]) -> list[str]:
-    """One line for the files that are published ones, one for those that are not."""
+    """Returns one line for the files that are published ones, one for those that are not."""
     known = [PUBLISHED.get(hashlib.sha256(content).hexdigest()) for content in contents]
     lines = [f"known by sha256: {', '.join(filter(None, known))}"] if any(known) else []
     if strange := [path.name for path, name in zip(paths, known, strict=True) if name is None]:

@@ -26,7 +26,7 @@ _AGAIN = "download it again"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The contents of a file. Raises DataError as `checked`, and for what is too large or no JSON object."""
+    """Returns the contents of a file. Raises DataError as `checked`, and for what is too large or no JSON object."""
     if path.stat().st_size > MAX_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for a tokenizer; {_AGAIN}")
     try:
@@ -74,7 +74,7 @@ def vocabulary_of(path: Path, contents: Mapping[str, Any]) -> dict[str, int]:
 
 
 def special_token_ids(contents: Mapping[str, Any]) -> list[int]:
-    """The ids of added tokens that the file calls special."""
+    """Returns the ids of added tokens that the file calls special."""
     return [token["id"] for token in contents.get("added_tokens") or () if token.get("special")]
 
 
@@ -92,9 +92,9 @@ def steps(section: Any) -> Iterator[dict[str, Any]]:
 def learn_roles(
     path: Path, contents: Mapping[str, Any], wanted: Mapping[str, str], said: Mapping[str, str]
 ) -> tuple[int, SpecialIds, str]:
-    """(vocabulary size, roles, a line about them) of a file. A symbol that is `wanted` for a role comes before the one
-    that the files beside it have `said`. Raises DataError for a file that the library cannot read, and for a role whose
-    symbol is missing, or is ordinary text.
+    """Returns (vocabulary size, roles, a line about them) of a file. A symbol that is `wanted` for a role comes before
+    the one that the files beside it have `said`. Raises DataError for a file that the library cannot read, and for a
+    role whose symbol is missing, or is ordinary text.
     """
     vocabulary = vocabulary_of(path, contents)
     size = max(vocabulary.values()) + 1
@@ -113,8 +113,8 @@ def learn_roles(
 
 
 def backend(path: Path, contents: Mapping[str, Any], special_ids: SpecialIds) -> Any:
-    """The library's tokenizer, which finds no control symbol in a text and adds none to it. Raises DataError for a file
-    that it cannot run.
+    """Returns the library's tokenizer, which finds no control symbol in a text and adds none to it. Raises DataError
+    for a file that it cannot run.
     """
     import tokenizers
 
@@ -127,8 +127,8 @@ def backend(path: Path, contents: Mapping[str, Any], special_ids: SpecialIds) ->
 
 
 def _hidden(contents: Mapping[str, Any], special_ids: SpecialIds) -> dict[str, Any]:
-    """The file without what it does around a text, its control symbols marked as special. Where the model would take
-    their names for pieces of text, they get names that no text has.
+    """Returns the file without what it does around a text, its control symbols marked as special. Where the model would
+    take their names for pieces of text, they get names that no text has.
     """
     model = dict(contents["model"])
     control = {*special_ids.present().values(), *special_token_ids(contents)}
@@ -154,7 +154,9 @@ def _hidden(contents: Mapping[str, Any], special_ids: SpecialIds) -> dict[str, A
 
 
 def symbols_around(path: Path, contents: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that the library puts before a text and after it. Raises DataError for a file that it cannot read."""
+    """Returns the ids that the library puts before a text and after it. Raises DataError for a file that it cannot
+    read.
+    """
     encoding = _encoding(path, contents)
     ids, is_symbol = encoding.ids, encoding.special_tokens_mask
     if 0 not in is_symbol:
@@ -164,8 +166,8 @@ def symbols_around(path: Path, contents: Mapping[str, Any]) -> tuple[tuple[int, 
 
 
 def layout(path: Path, contents: Mapping[str, Any], pair: bool) -> list[tuple[int | str, int]]:
-    """How the library lays out one text, or a `pair`: the id of each symbol, or A and B for the texts, each with its
-    segment. Raises DataError for a file that it cannot read.
+    """Returns how the library lays out one text, or a `pair`: the id of each symbol, or A and B for the texts, each
+    with its segment. Raises DataError for a file that it cannot read.
     """
     encoding = _encoding(path, contents, "b" if pair else None)
     items: list[tuple[int | str, int]] = []

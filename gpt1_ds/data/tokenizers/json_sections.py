@@ -26,7 +26,9 @@ BYTE_LETTERS = _letters_of_bytes()
 def whole_file(
     special: Mapping[str, int], normalizer: Any, pre_tokenizer: Any, decoder: Any, model: Any, around: Any = None
 ) -> dict[str, Any]:
-    """The contents of the file. `special` maps each control symbol to its id, `around` is the template of a text."""
+    """Returns the contents of the file. `special` maps each control symbol to its id, `around` is the template of a
+    text.
+    """
     return {
         "version": "1.0",
         "truncation": None,
@@ -41,7 +43,7 @@ def whole_file(
 
 
 def bpe_model(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], **settings: Any) -> dict[str, Any]:
-    """The model of a byte-pair encoding; `settings` are those that differ from the library's defaults."""
+    """Returns the model of a byte-pair encoding; `settings` are those that differ from the library's defaults."""
     return {
         "type": "BPE",
         "dropout": None,
@@ -80,6 +82,6 @@ def template(single: Placed, pair: Placed, symbols: Mapping[str, int]) -> dict[s
 
 
 def eod_template(symbols: Mapping[str, int], eod: int) -> dict[str, Any]:
-    """The template that ends every text with the end of a document."""
+    """Returns the template that ends every text with the end of a document."""
     end = next(symbol for symbol, number in symbols.items() if number == eod)
     return template([("A", 0), (end, 0)], [("A", 0), (end, 0), ("B", 0), (end, 0)], symbols)

@@ -61,7 +61,8 @@ class OpenAIBpe(Tokenizer):
         self._split_words = 0
 
     def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
-        """Line ends leave one newline id however many they are, and none at the beginning and the end of the text.
+        """Returns ids in which line ends, however many follow one another, are one newline id, and none at the
+        beginning and the end of the text.
 
         A `<` switches ftfy's reading of `&amp;` off for the rest of the piece, where the original did it for the rest
         of the text. Raises DataError when ftfy or spaCy is not installed.
@@ -124,11 +125,13 @@ class OpenAIBpe(Tokenizer):
         return np.array([len(text.encode()) for text in self._texts], dtype=np.int32)
 
     def _encode_word(self, word: str) -> bytes:
-        """int32 ids of what lies between two blanks."""
+        """Returns int32 ids of what lies between two blanks."""
         return b"".join(map(self._parts.__getitem__, _spaced(word)))
 
     def _encode_part(self, part: str) -> bytes:
-        """int32 ids of what lies between two blanks of spaced out text, or of a line that is split as a whole."""
+        """Returns int32 ids of what lies between two blanks of spaced out text, or of a line that is split as a
+        whole.
+        """
         return b"".join(self._tokens[token.text.lower()] for token in self._spacy()(part))
 
     def _encode_token(self, token: str) -> bytes:
@@ -146,7 +149,7 @@ class OpenAIBpe(Tokenizer):
 
 
 def _placed(pieces: list[str], text: str, start: int) -> Iterator[tuple[int, int]]:
-    """The characters that each piece of `text`, which begins at `start`, stands for."""
+    """Yields the characters that each piece of `text`, which begins at `start`, stands for."""
     lengths = [len(piece.removesuffix(END)) for piece in pieces]
     letters = [len("".join(_spaced(letter)).lower()) for letter in text]
     if sum(lengths) != sum(letters):
@@ -160,13 +163,13 @@ def _placed(pieces: list[str], text: str, start: int) -> Iterator[tuple[int, int
 
 
 def _spaced(text: str) -> list[str]:
-    """What text_standardize makes of it, cut at blanks."""
+    """Returns what text_standardize makes of it, cut at blanks."""
     return _PUNCTUATION.sub(r" \1 ", text.translate(_DASHES)).split()
 
 
 def _joined(line: str) -> str:
-    """The spaced out line if spaCy has to see it as a whole, else "". It takes two apostrophes together for one token,
-    but not after a word that ends in one: there the first two of the three match, and have a blank between them.
+    """Returns the spaced out line if spaCy has to see it as a whole, else "". It takes two apostrophes together for one
+    token, but not after a word that ends in one: there the first two of the three match, and have a blank between them.
     """
     if "''" not in line and "\u00b4" not in line:
         return ""
@@ -175,7 +178,7 @@ def _joined(line: str) -> str:
 
 
 def merge(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """The pieces of a word: neighbours are merged in the order of their rank, equal ranks from left to right.
+    """Returns the pieces of a word: neighbours are merged in the order of their rank, equal ranks from left to right.
 
     The original merges all pairs of the lowest rank in one sweep. Here they come from a heap one by one, which is the
     same because a merge only uses pieces of earlier merges (checked on import) and makes long words affordable.
@@ -244,7 +247,7 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
 
 
 def read_merges(path: Path, content: bytes) -> list[tuple[str, str]]:
-    """Pairs in the order of their rank. Some pieces hold characters that `splitlines` would split at."""
+    """Returns the pairs in the order of their rank. Some pieces hold characters that `splitlines` would split at."""
     lines = content.decode(errors="replace").split("\n")[1:-1]
     merges = [(pair[0], pair[1]) for line in lines if len(pair := line.split()) == 2]
     if len(lines) != MERGE_COUNT or len(merges) != MERGE_COUNT or len(set(merges)) != MERGE_COUNT:

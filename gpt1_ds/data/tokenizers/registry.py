@@ -25,7 +25,7 @@ KINDS = {  # kind -> its module beside this one, and the class or function there
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """The tokenizer that lives in `folder`, its files checked against their hashes.
+    """Returns the tokenizer that lives in `folder`, its files checked against their hashes.
 
     Raises DataError when there is none, when a file was changed, or when a newer version of this program made it.
     """
@@ -42,8 +42,8 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
 
 
 def encode_alike(one: Path, other: Path) -> bool:
-    """Whether two tokenizer folders give every text the same ids, with the same roles: imports of earlier versions hold
-    other files of a published tokenizer than those of today. Raises DataError as `load_tokenizer`.
+    """Returns whether two tokenizer folders give every text the same ids, with the same roles: imports of earlier
+    versions hold other files of a published tokenizer than those of today. Raises DataError as `load_tokenizer`.
     """
     return load_tokenizer(one).meaning == load_tokenizer(other).meaning
 

@@ -65,7 +65,7 @@ def said(folder: Path) -> dict[str, str]:
 def special_ids(
     path: Path, id_of: Callable[[str], int | None], wanted: Mapping[str, str], files: Mapping[str, str], size: int
 ) -> SpecialIds:
-    """The roles of a tokenizer of `size` ids, `wanted` before those that its `files` say, before usual names.
+    """Returns the roles of a tokenizer of `size` ids, `wanted` before those that its `files` say, before usual names.
 
     Raises DataError for a wanted symbol that has no id, and where nothing ends a document.
     """
@@ -87,6 +87,6 @@ def special_ids(
 
 
 def shown(path: Path, special: SpecialIds, symbol_of: Callable[[int], str]) -> str:
-    """One line that says what was found."""
+    """Returns one line that says what was found."""
     roles = ", ".join(f"{role} {symbol_of(number)}" for role, number in special.present().items())
     return f"{path.name}: {roles}" + (f", {special.sentinels} sentinels" if special.sentinels else "")

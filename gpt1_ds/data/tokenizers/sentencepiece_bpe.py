@@ -94,11 +94,11 @@ class SentencePieceBpe(PieceTokenizer):
 
     @property
     def merged_pieces(self) -> list[str]:
-        """The text of every piece after the byte ids, by id: what comes earlier is merged first."""
+        """Returns the text of every piece after the byte ids, by id: what comes earlier is merged first."""
         return [piece.decode() for piece in self.pieces[self.first_byte + 256 : self.first_sentinel]]
 
     def _encode_words(self, text: str) -> bytes:
-        """int32 ids of a text without a line end, by SentencePiece itself."""
+        """Returns int32 ids of a text without a line end, by SentencePiece itself."""
         first, *rest = text.split(SPACE)
         ids: list[int] = self._model.EncodeAsIds(first)
         for part in rest:
@@ -152,8 +152,8 @@ def learn_sentencepiece(
     kind: Literal["bpe", "unigram"] = "bpe",
     sentinels: int = 0,
 ) -> bytes:
-    """The serialized SentencePiece model of `vocab_size` pieces, sentinels included, which are none of its own. Raises
-    DataError naming the sizes that work.
+    """Returns the serialized SentencePiece model of `vocab_size` pieces, sentinels included, which are none of its own.
+    Raises DataError naming the sizes that work.
     """
     import sentencepiece
 

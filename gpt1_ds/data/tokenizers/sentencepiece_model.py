@@ -100,7 +100,7 @@ def _piece(values: dict[int, int | bytes]) -> ModelPiece:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field of a message: an integer, or the bytes of text, numbers and messages."""
+    """Yields (number, value) of each field of a message: an integer, or the bytes of text, numbers and messages."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -122,7 +122,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """(the integer that begins at byte `at`, seven bits to a byte; the byte after it)."""
+    """Returns (the integer that begins at byte `at`, seven bits to a byte; the byte after it)."""
     value = 0
     for number in range(10):
         if at + number >= len(message):
@@ -201,8 +201,8 @@ def load(path: Path, content: bytes) -> Any:
 
 
 def learn_roles(path: Path, content: bytes, wanted: Mapping[str, str], sentinels: int) -> tuple[int, SpecialIds, str]:
-    """(vocabulary size, roles, a line about them) of a model. Raises DataError as `load`, and for a role whose symbol
-    is missing or is a piece of text.
+    """Returns (vocabulary size, roles, a line about them) of a model. Raises DataError as `load`, and for a role whose
+    symbol is missing or is a piece of text.
     """
     model = load(path, content)
     size = model.GetPieceSize()

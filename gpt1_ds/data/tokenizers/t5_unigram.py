@@ -53,7 +53,7 @@ class Model:
 
 
 def load(folder: Path, metadata: Metadata) -> TokenizerJson:
-    """The tokenizer of a folder with the file MODEL."""
+    """Returns the tokenizer of a folder with the file MODEL."""
     path, sentinels = folder / MODEL, metadata.special_ids.sentinels or 0
     model = read_model(path, path.read_bytes())
     if len(model.pieces) + sentinels != metadata.vocab_size or model.special_ids(sentinels) != metadata.special_ids:
@@ -62,7 +62,7 @@ def load(folder: Path, metadata: Metadata) -> TokenizerJson:
 
 
 def contents(model: Model, sentinels: int) -> dict[str, Any]:
-    """Its `tokenizer.json`, as transformers writes it: each symbol is a piece, too."""
+    """Returns its `tokenizer.json`, as transformers writes it: each symbol is a piece, too."""
     last = len(model.pieces) + sentinels - 1
     added = {f"<extra_id_{number}>": last - number for number in reversed(range(sentinels))}
     symbols = dict(sorted((model.symbols | added).items(), key=lambda item: item[1]))
@@ -100,7 +100,7 @@ def model_of_file(path: Path, content: bytes) -> Model | None:
 
 
 def read_model(path: Path, content: bytes) -> Model:
-    """The file MODEL. Raises DataError for what this program did not write."""
+    """Returns the file MODEL. Raises DataError for what this program did not write."""
     try:
         values = parse_json(content)
         pieces = tuple((piece, score) for piece, score in values["pieces"])

@@ -35,7 +35,7 @@ _BYTE_OF = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 
 
 def load(folder: Path, metadata: Metadata) -> TokenizerJson:
-    """The tokenizer of a folder with the file."""
+    """Returns the tokenizer of a folder with the file."""
     path = folder / json_file.FILE
     return TokenizerJson(path, metadata, json_file.read(path))
 
@@ -70,8 +70,8 @@ class TokenizerJson(WholeDocumentTokenizer):
 
     @property
     def meaning(self) -> str:
-        """A hash of what decides the ids of a text: not what stands around it, nor how ids are decoded, nor settings at
-        their defaults.
+        """Returns a hash of what decides the ids of a text: not what stands around it, nor how ids are decoded, nor
+        settings at their defaults.
         """
         file: dict[str, Any] = json.loads(self.backend.to_str())
         model = {key: value for key, value in file["model"].items() if value not in (None, False, "")}
@@ -134,7 +134,7 @@ class TokenizerJson(WholeDocumentTokenizer):
         return np.array([not name.startswith(self._prefix) for name in names])
 
     def _piece_bytes(self, number: int, is_added: bool) -> bytes:
-        """The text of an id as its decoder spells it; nearly that where a decoder is of no usual kind."""
+        """Returns the text of an id as its decoder spells it; nearly that where a decoder is of no usual kind."""
         piece = self.names.get(number, "")
         if self._control[number]:
             return b""

@@ -75,7 +75,9 @@ def _learn(lines: Sequence[str], vocab_size: int, model: Model, masks: bool, cas
 
 
 def _read(inputs: Sequence[str | Path], unwrap: bool, show: Show, text_key: str) -> Iterator[str]:
-    """The text of `inputs`, block by block; says how many letters have been read, and how many rows have no text."""
+    """Yields the text of `inputs`, block by block; says how many letters have been read, and how many rows have no
+    text.
+    """
     letters, missing = 0, list[None]()
     for unit in plan_units(find_inputs(inputs, text_key)):
         for piece in read_unit(unit, unwrap, lambda: missing.append(None)):
@@ -102,7 +104,7 @@ def _interruptible(work: Callable[[], Result]) -> Result:
 
 
 def _cut_lines(blocks: Iterable[str]) -> Iterator[str]:
-    """Lines of at most PIECE_LETTERS characters; a cut keeps the space with the word that follows it."""
+    """Yields the lines of at most PIECE_LETTERS characters; a cut keeps the space with the word that follows it."""
     for block in blocks:
         for line in block.split("\n"):
             start = 0  # a line without its beginning would be copied at each cut

@@ -35,15 +35,17 @@ class Words(ABC):
 
     @abstractmethod
     def encode_part(self, text: str, previous: str, continues: bool) -> NDArray[np.int32]:
-        """int32 [tokens], as `Tokenizer.encode_part`."""
+        """Returns int32 [tokens], as `Tokenizer.encode_part`."""
 
     def _ids(self, word: str) -> bytes:
-        """int32 ids of a word, by the library."""
+        """Returns int32 ids of a word, by the library."""
         return ids_as_bytes(self._backend.encode(word, add_special_tokens=False).ids)
 
 
 def words_of(backend: Any) -> Words | None:
-    """The words of a text for the library's tokenizer `backend`; None where a text must be encoded as a whole."""
+    """Returns the words of a text for the library's tokenizer `backend`; None where a text must be encoded as a
+    whole.
+    """
     if any(not token.special for token in backend.get_added_tokens_decoder().values()):
         return None  # it is looked for in the text, also across words
     kind, cutter = _state(backend.normalizer).get("type"), _state(backend.pre_tokenizer)
@@ -58,7 +60,7 @@ def words_of(backend: Any) -> Words | None:
 
 
 def _state(part: Any) -> Any:
-    """The JSON form of a normalizer or pre-tokenizer, as the library writes it; empty where there is none."""
+    """Returns the JSON form of a normalizer or pre-tokenizer, as the library writes it; empty where there is none."""
     return {} if part is None else json.loads(part.__getstate__())
 
 
@@ -87,7 +89,7 @@ class ByteLevelWords(Words):
         return np.frombuffer(bytearray().join(map(self._blocks.__getitem__, blocks)), dtype=np.int32)
 
     def _encode_block(self, block: str) -> bytes:
-        """int32 ids of a block; the words of a plain one are remembered, too."""
+        """Returns int32 ids of a block; the words of a plain one are remembered, too."""
         if len(block) > 1 and _PLAIN.match(block) and not block.isspace():
             return b"".join(map(self._words.__getitem__, _WORDS.findall(block)))
         return self._encode_words(block)
@@ -128,7 +130,7 @@ class WordsWithSpace(Words):
         return np.frombuffer(bytearray().join(ids), dtype=np.int32)
 
     def _encode_word(self, word: str, before: str) -> bytes:
-        """int32 ids. Marks that begin a word are normalised together with the space `before` it."""
+        """Returns int32 ids. Marks that begin a word are normalised together with the space `before` it."""
         if word and word.isascii() and word.isprintable() and self._keeps_ascii:  # half the time of the whole pipeline
             return ids_as_bytes(piece.id for piece in self._pieces_of(f"{SPACE}{word}"))
         return self._ids(f"{before}{word}")

@@ -33,7 +33,7 @@ _AGAIN = "download it again"
 
 
 def load(folder: Path, metadata: Metadata) -> TokenizerJson:
-    """The tokenizer of a folder with the two files."""
+    """Returns the tokenizer of a folder with the two files."""
     path = folder / VOCABULARY
     vocabulary = read_vocabulary(path, path.read_bytes())
     if len(vocabulary) != metadata.vocab_size or wordpiece_ids(vocabulary) != metadata.special_ids:
@@ -43,7 +43,7 @@ def load(folder: Path, metadata: Metadata) -> TokenizerJson:
 
 
 def contents(vocabulary: Mapping[str, int], lower_case: bool) -> dict[str, Any]:
-    """Its `tokenizer.json`."""
+    """Returns its `tokenizer.json`."""
     symbols = {symbol: vocabulary[symbol] for symbol in SYMBOLS.values()}
     single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
     model = {
@@ -89,7 +89,7 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
 
 
 def read_settings(path: Path, content: bytes) -> bool:
-    """Whether text is lower-cased. Raises DataError for what does not say so."""
+    """Returns whether text is lower-cased. Raises DataError for what does not say so."""
     try:
         lower_case = parse_json(content)[LOWER_CASE]
     except (ValueError, KeyError, TypeError):
@@ -103,7 +103,7 @@ MOST_LETTERS = 1000  # characters with pieces of their own, as in the library's 
 
 
 def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool) -> tuple[SpecialIds, dict[str, bytes]]:
-    """Roles, and the files of a vocabulary of `vocab_size` pieces: symbols, characters, merged pieces.
+    """Returns the roles, and the files of a vocabulary of `vocab_size` pieces: symbols, characters, merged pieces.
 
     Raises DataError naming the sizes that work.
     """
@@ -135,7 +135,7 @@ def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool) -> tuple
 
 
 def alphabet(lines: Sequence[str], cased: bool) -> list[str]:
-    """The commonest characters of the cleaned text, at most MOST_LETTERS, in the order of their code points.
+    """Returns the commonest characters of the cleaned text, at most MOST_LETTERS, in the order of their code points.
 
     Of those that are equally common at the limit none is taken: which ones would be arbitrary.
     """

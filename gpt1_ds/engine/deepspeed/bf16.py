@@ -145,7 +145,9 @@ def _zero_what_is_old(optimizer: BF16_Optimizer) -> None:
 
 
 def _norm(optimizer: BF16_Optimizer, gradients: list[Tensor]) -> Tensor:
-    """The norm of the averaged `gradients`; a rank reads its own partition alone where `reads_partition` says so."""
+    """Returns the norm of the averaged `gradients`; a rank reads its own partition alone where `reads_partition` says
+    so.
+    """
     if not gradients:  # a pipeline stage that holds the tied head alone owns none
         return torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)
     if reads_partition(gradients[0].device):
@@ -160,7 +162,7 @@ def _norm(optimizer: BF16_Optimizer, gradients: list[Tensor]) -> Tensor:
 
 
 def _in_partition(optimizer: BF16_Optimizer, gradients: list[Tensor]) -> list[Tensor]:
-    """What lies of these gradients in this rank's partition; all of it in few long tensors."""
+    """Returns what lies of these gradients in this rank's partition; all of it in few long tensors."""
     partitions: list[Tensor] = optimizer.fp32_groups_gradient_flat_partition
     if len(gradients) == sum(map(len, optimizer.fp32_groups_gradients)):
         return partitions
@@ -176,8 +178,8 @@ def _in_partition(optimizer: BF16_Optimizer, gradients: list[Tensor]) -> list[Te
 
 
 def reads_partition(device: torch.device) -> bool:
-    """Whether the norm is put together from those of the ranks' partitions: the whole gradient is a long read for a
-    GPU. A last bit may differ.
+    """Returns whether the norm is put together from those of the ranks' partitions: the whole gradient is a long read
+    for a GPU. A last bit may differ.
     """
     return device.type == "cuda"
 
@@ -212,7 +214,7 @@ class FlatGradients:
         self.buffers: list[Tensor] = optimizer.fp32_groups_gradients_flat
 
     def marks(self) -> list[list[bool]]:
-        """Which gradients this step has written."""
+        """Returns which gradients this step has written."""
         return [list(written) for written in self.optimizer.fp32_groups_has_gradients]
 
     def mark(self, marks: list[list[bool]]) -> None:

@@ -51,7 +51,7 @@ def set_micro_batches(engine: Any, count: int) -> None:
 
 
 def ds_config(config: Config, data_size: int) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks."""
+    """Returns what `deepspeed.initialize` is given for `data_size` data-parallel ranks."""
     train, parallel = config.train, config.parallel
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch,

@@ -46,10 +46,10 @@ def judge_updates(optimizer: Any, judge: Judge) -> None:
 
 
 def reads_norm(optimizer: Any) -> bool:
-    """Whether DeepSpeed reads the norm on the host before an update, by `is_invalid_grad_norm`: ZeRO 1 and 2 do so in
-    `step` and for every group in `unscale_and_clip_grads`, ZeRO 3 in `step`. Before that they read `has_overflow`,
-    ZeRO 3 only in fp16: whether a gradient is infinite or NaN. Then the norm is so as well. `judge_updates` supplies
-    a norm that is on the host.
+    """Returns whether DeepSpeed reads the norm on the host before an update, by `is_invalid_grad_norm`: ZeRO 1 and 2 do
+    so in `step` and for every group in `unscale_and_clip_grads`, ZeRO 3 in `step`. Before that they read
+    `has_overflow`, ZeRO 3 only in fp16: whether a gradient is infinite or NaN. Then the norm is so as well.
+    `judge_updates` supplies a norm that is on the host.
     """
     return isinstance(optimizer, (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3))
 
@@ -161,7 +161,7 @@ def spare_stage_3_reads(optimizer: DeepSpeedZeroOptimizer_Stage3) -> None:
 
 
 def _norm_groups(optimizer: DeepSpeedZeroOptimizer_Stage3) -> list[Tensor]:
-    """The norm of all gradients, reduced once; DeepSpeed reduces once for each group of parameters, in fp64."""
+    """Returns the norm of all gradients, reduced once; DeepSpeed reduces once for each group of parameters, in fp64."""
     owned = [
         gradient
         for number, group in enumerate(optimizer.fp16_groups)

@@ -38,7 +38,7 @@ def module(name: str, device: torch.device) -> ModuleType | None:
 
 @lru_cache(maxsize=16)
 def why_not(device: torch.device) -> str | None:
-    """The reason in one sentence why a CUDA `device` cannot run the kernels; None where it can."""
+    """Returns the reason in one sentence why a CUDA `device` cannot run the kernels; None where it can."""
     try:
         import triton  # noqa: F401
     except ImportError as error:

@@ -66,8 +66,8 @@ def cached(
     rows: int = 1,
     visible_BST: Tensor | None = None,
 ) -> Tensor:
-    """The last S of T positions attend to what they see and what is `visible`; no dropout. The bias is of these
-    positions, [N, S, T].
+    """Returns [G, S, H], where the last S of T positions attend to what they see and what is `visible`; no dropout. The
+    bias is of these positions, [N, S, T].
     """
     positions, keys = q_GSH.shape[1], k_GTH.shape[1]
     mask = None  # [B or 1, N or 1, S, T]; a single position sees everything before it
@@ -178,7 +178,7 @@ def _flops(products: int, parts: Sequence[tuple[int, int, int, int]], *_: Any, *
 
 
 def _backward_flops(_grad: tuple[int, ...], *shapes: Any, **__: Any) -> int:
-    """The scores again, and four gradients."""
+    """Returns the scores again, and four gradients."""
     return _flops(5, *shapes)
 
 

@@ -159,7 +159,7 @@ UNSPECIALISED = ("G", "heads", "S", "T", "limit", "pairs")  # numbers that need 
 
 
 def supports(width: int, dtype: torch.dtype) -> bool:
-    """Whether the kernels compute heads of this width: even, 16 to 128 channels."""
+    """Returns whether the kernels compute heads of this width: even, 16 to 128 channels."""
     return width % 2 == 0 and 16 <= width <= WIDEST and dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -220,7 +220,7 @@ def forward_kernel(
 
 
 def rows_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same numbers, where a kernel can read them: channels side by side, k and v with the same strides."""
+    """Returns the same numbers, where a kernel can read them: channels side by side, k and v with the same strides."""
     if q.stride(-1) != 1:
         q = q.contiguous()
     if k.stride(-1) != 1 or k.stride() != v.stride():
@@ -229,7 +229,7 @@ def rows_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def tile_of(dtype: torch.dtype, width: int, capability: tuple[int, int]) -> Tile:
-    """The tile that all kernels work on."""
+    """Returns the tile that all kernels work on."""
     if dtype == torch.float32:
         return TILES["fp32"][triton.next_power_of_2(width)]
     tiles = TILES["half"] if capability >= HOPPER else TILES["half"] | BEFORE_HOPPER

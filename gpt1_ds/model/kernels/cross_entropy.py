@@ -52,7 +52,7 @@ def head_loss(
     target: Target = SHARP,
     each_T: Tensor | None = None,
 ) -> Tensor:
-    """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T + bias_V`.
+    """Returns fp32: the sum over tokens of weight x cross-entropy (nats) of `hidden_TD @ weight_VD.T + bias_V`.
 
     Columns are cut over the tensor-parallel ranks; those after the `real` first ones of this rank are padding. The
     gradient of `hidden_TD` is this rank's part of a sum over the ranks. `each_T` receives every token's cross-entropy.
@@ -114,7 +114,7 @@ def chunk_loss(
     unit: float | None,
     target: Target = SHARP,
 ) -> Tensor:
-    """[C]: the loss of each token; the gradient, times `unit`, is written over the logits unless that is None."""
+    """Returns the loss [C] of each token; writes its gradient, times `unit`, over the logits unless `unit` is None."""
     if (kernel := kernels.module("cross_entropy_triton", logits_CV.device)) is not None:
         return _loss_by_kernel(kernel, logits_CV, labels_C, weights_C, real, tensor, unit, target)
     logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
@@ -187,7 +187,7 @@ class _Softmax:
 
 
 def chunk_logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """(tokens, their logits [C, V] of the type of the states, in memory that the next chunk takes over)."""
+    """Yields (tokens, their logits [C, V] of the type of the states, in memory that the next chunk takes over)."""
     count, weight_VD = len(hidden_TD), products.wide(weight_VD)
     length = chunk_tokens(count, len(weight_VD) * hidden_TD.element_size(), weight_VD.device.type)
     memory_CV = hidden_TD.new_empty(length, len(weight_VD))
@@ -199,7 +199,7 @@ def chunk_logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) ->
 
 
 def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """(rows, their logits in fp32 [R, V], in memory that the next block takes over)."""
+    """Yields (rows, their logits in fp32 [R, V], in memory that the next block takes over)."""
     tokens, columns = logits_CV.shape
     height = min(tokens, max(1, LOSS_LOGITS[logits_CV.device.type] // columns))
     memory_RV = torch.empty(height, columns, dtype=torch.float32, device=logits_CV.device)
@@ -209,7 +209,7 @@ def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def over_ranks(logsumexp: Tensor, predicted: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
-    """Both over the columns of all ranks, from those over this rank's; one element for each token."""
+    """Returns both over the columns of all ranks, from those over this rank's; one element for each token."""
     maximum = logsumexp.clone()
     torch.distributed.all_reduce(maximum, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
     sums = torch.stack([(logsumexp - maximum).exp_(), predicted])

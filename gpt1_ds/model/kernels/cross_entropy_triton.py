@@ -27,8 +27,8 @@ def _memory(logits_CV: Tensor, *_: Any) -> Tensor:
 def sums(
     logits_CV: Tensor, labels_C: Tensor, first: int, real: int, on_label: float = 1.0, on_each: float = 0.0
 ) -> Tensor:
-    """fp32 [2, C]: log-sum-exp over this rank's columns, and this rank's part of the logits' mean over the target: that
-    of the label times `on_label`, and those of all real columns times `on_each`.
+    """Returns fp32 [2, C]: log-sum-exp over this rank's columns, and this rank's part of the logits' mean over the
+    target: that of the label times `on_label`, and those of all real columns times `on_each`.
 
     `labels_C` are int64 columns of the whole vocabulary, `first` of which is this rank's column 0. A rank of padding
     alone gives -inf.
@@ -65,7 +65,7 @@ def sums_and_gradient(
     on_label: float = 1.0,
     on_each: float = 0.0,
 ) -> Tensor:
-    """Both in one, where this rank has all columns."""
+    """Returns both in one, where this rank has all columns."""
     sums_2C = _memory(logits_CV)
     _launch(logits_CV, labels_C, sums_2C, weights_C, first, real, unit, on_label, on_each, read=True, write=True)
     return sums_2C

@@ -50,7 +50,7 @@ def warps_for(width: int) -> int:
 
 
 def _arguments(x_SBD: Tensor, drop: RowDrop) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """(numbers that both kernels take, what they are compiled for)."""
+    """Returns (numbers that both kernels take, what they are compiled for)."""
     positions, batch, width = x_SBD.shape
     numbers = (drop.first, positions * batch, batch, drop.limit, (width + 1) // 2)
     constants = {"W": width, "N": triton.next_power_of_2(width), "DROP": drop.key_B is not None}

@@ -33,7 +33,7 @@ KINDS: Mapping[str, type[Task]] = {
 
 
 def from_values(values: Mapping[str, Any]) -> Task:
-    """The task that `Task.values`, and then perhaps JSON, gave `values` of. Raises TypeError for others."""
+    """Returns the task that `Task.values`, and then perhaps JSON, gave `values` of. Raises TypeError for others."""
     kind = values.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise TypeError("no such kind of task")

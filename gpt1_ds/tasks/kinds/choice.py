@@ -21,7 +21,7 @@ class Choice(Task):
 
     @classmethod
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
-        """The choices' names: those that are `known`, else their numbers."""
+        """Returns the choices' names: those that are `known`, else their numbers."""
         return known or tuple(map(str, range(len(splits["train"][0].choices))))
 
     @property

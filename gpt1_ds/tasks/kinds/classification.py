@@ -29,7 +29,9 @@ class Classification(Task):
 
     @classmethod
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
-        """The classes' names: those that are `known`, else those of train, numbers by size and words by letter."""
+        """Returns the classes' names: those that are `known`, else those of train, numbers by size and words by
+        letter.
+        """
         seen = {example.label for example in splits["train"]}
         found = {split: {e.label for e in rows if e.label is not None} - seen for split, rows in splits.items()}
         is_whole = all(map(float.is_integer, _in_numbers(map(str, seen))))

@@ -69,13 +69,14 @@ class Regression(Task):
         return int(np.round(np.float32((example.score - low) / (high - low) * 5) * np.float32(5)))
 
     def score_of(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The scores that answers in text stand for."""
+        """Returns the scores that answers in text stand for."""
         low, high = self.score_range
         return low + numbers * (high - low) / STEPS
 
 
 def soft_targets(scores: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float32]:
-    """Scores as distributions over six classes (Tai et al. 2015, `stsb_label_encoding` of the authors' code).
+    """Returns the scores as distributions over six classes (Tai et al. 2015, `stsb_label_encoding` of the authors'
+    code).
 
     float32 [N, 6] from scores [N]: 2.3 is 0.7 on class 2 and 0.3 on class 3; a row's mean class is its score.
     `score_range` is laid over 0 to 5 first. Scores lie within it.
@@ -91,7 +92,7 @@ def soft_targets(scores: NDArray[np.floating], score_range: tuple[float, float])
 
 
 def read_out(probabilities: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float64]:
-    """float64 [N] from probabilities [N, 6]: the mean class, sum(i * p_i), laid back over `score_range`."""
+    """Returns float64 [N] from probabilities [N, 6]: the mean class, sum(i * p_i), laid back over `score_range`."""
     low, high = score_range
     mean = np.asarray(probabilities, dtype=np.float64) @ np.arange(SCORE_CLASSES, dtype=np.float64)
     return low + mean / (SCORE_CLASSES - 1) * (high - low)

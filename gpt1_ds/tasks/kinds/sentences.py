@@ -39,7 +39,7 @@ class Sentences(Task):
         return self.loss == "cosine"
 
     def head_targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32] | None:
-        """Scores from 0 to 1: a cosine is to be the score."""
+        """Returns the scores from 0 to 1: a cosine is to be the score."""
         low, high = self.score_range
         return ((scores_N - low) / (high - low))[:, None].astype(np.float32) if self.has_scores else None
 
@@ -60,7 +60,7 @@ class Sentences(Task):
         )
 
     def predictions(self, scores_NK: NDArray[np.float32]) -> Numbers:
-        """[N], the cosine of each pair."""
+        """Returns [N], the cosine of each pair."""
         return scores_NK[:, 0].astype(np.float64)
 
     def format_prediction(self, prediction: Any) -> str:

@@ -33,7 +33,7 @@ class Span(Task):
 
     @classmethod
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
-        """Two where a training text leaves a question without an answer."""
+        """Returns two where a training text leaves a question without an answer."""
         impossible = any(example.answers == () for example in splits["train"])
         return (ANSWER, NO_ANSWER) if impossible else (ANSWER,)
 

@@ -32,7 +32,7 @@ class Tagging(Task):
 
     @classmethod
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
-        """The tags: those that are `known`, else those of train, by letter."""
+        """Returns the tags: those that are `known`, else those of train, by letter."""
         names = known or tuple(sorted({tag for example in splits["train"] for tag in example.tags}))
         unseen = {
             split: sorted({tag for example in rows for tag in example.tags} - set(names))
