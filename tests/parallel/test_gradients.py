@@ -51,7 +51,7 @@ def reference(dropout: float, rows: tuple[np.ndarray, ...]) -> tuple[float, dict
     losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
     loss = (losses * weight.flatten()).sum()
     loss.backward()
-    return float(loss), {name: value.grad.numpy() for name, value in weights.items()}
+    return float(loss.detach()), {name: value.grad.numpy() for name, value in weights.items()}
 
 
 def run(
