@@ -1,4 +1,4 @@
-# Sourced by the batch scripts: how the program starts in an allocation. job.sh beside it holds what `slurm submit` was told.
+# Sourced by the batch scripts: how the program starts in an allocation. job.sh beside it holds the settings of `slurm submit`.
 # shellcheck shell=bash disable=SC2034
 set -euo pipefail
 
@@ -40,11 +40,11 @@ meet() { # [RESTART]: where ranks find each other: only scontrol knows, and cont
 }
 
 limit() { # when ranks hand over by themselves, in seconds since 1970, should the warning not come
-  local end=${SLURM_JOB_END_TIME:-} told
+  local end=${SLURM_JOB_END_TIME:-} found
   if [ -z "$end" ]; then
-    told=$(scontrol show job "$task" | sed -n 's/.*EndTime=\([^ ]*\).*/\1/p') || return 0
-    [ -n "$told" ] || return 0 # `date -d ""` is last midnight
-    end=$(date +%s -d "$told") || return 0
+    found=$(scontrol show job "$task" | sed -n 's/.*EndTime=\([^ ]*\).*/\1/p') || return 0
+    [ -n "$found" ] || return 0 # `date -d ""` is last midnight
+    end=$(date +%s -d "$found") || return 0
   fi
   export GPT1_DS_DEADLINE=$((end - warning / 2))
 } 2>/dev/null

@@ -16,7 +16,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
     forsaken
     exit $code
   }
-  export GPT1_DS_RUN=$folder # where what is started from here on leaves word of a fault
+  export GPT1_DS_RUN=$folder # where what is started from here on writes down a fault
   trap 'trapped=1; touch -- "$folder/STOP.$job"' USR1 # the limit is near, or somebody asks: save and hand over
   trap 'trapped=1 ended=cancelled; touch -- "$folder/STOP.$job"' TERM INT # scancel, preemption, Ctrl-C: save if there is time
   limit

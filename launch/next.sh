@@ -35,7 +35,7 @@ mail_at_the_end() { [ -z "$mails" ] || scontrol update "JobId=$task" "MailType=$
 successor() { # a singleton: it waits for this job; what is of this job alone is not handed down, as SLURM itself would
   local next follower waits
   next=$(env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN -u SLURM_RESTART_COUNT \
-    GPT1_DS_CONTINUES=1 sbatch --parsable "${options[@]}" "$@") || return # what was told to begin anew has done so
+    GPT1_DS_CONTINUES=1 sbatch --parsable "${options[@]}" "$@") || return # what had to begin anew has done so
   next=${next%%;*}
   echo "job $next continues this one" || true # its disk may be full
   while read -r follower waits; do # they wait for the run's end, not for this job's

@@ -37,7 +37,7 @@ dead() { # those of the job's nodes that are left on which no step starts: SLURM
   grep -qxF "$SLURMD_NODENAME" <<<"$found" || echo "$found"
 }
 
-gone() { # after ranks that failed, what `slurm end` is told: those of their nodes that are gone, and how many spares are left
+gone() { # after ranks that failed, what `slurm end` is given: those of their nodes that are gone, and how many spares are left
   [ "$spare_nodes" != 0 ] || return 0
   local lost left
   lost=$(nodes_left | grep -xFf <(dead; sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --states=down,drain,fail --format=%N)) || true
