@@ -205,7 +205,8 @@ class Predictor:
         answered = rows.answers(scores)
         if answered.places is None:
             return [Prediction(probabilities={}, tags=tags) for tags in answered.found.tolist()]
-        found = with_refusals(answered, self._threshold) if self.task.has_unanswerable else answered.found
+        threshold = self._threshold if self.task.has_unanswerable else 0.0
+        found = with_refusals(self.task, answered, threshold)
         return [
             Prediction(probabilities={}, text=text, start=start if text else 0, stop=stop if text else 0)
             for text, (start, stop) in zip(found.tolist(), answered.places.tolist(), strict=True)

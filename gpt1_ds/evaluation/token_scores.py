@@ -42,12 +42,12 @@ class TokenScorer(TaskScorer):
             elif split == DEV:
                 self._choose_threshold(answers, step)
                 more["null_threshold"] = self.threshold
-        predictions = with_refusals(answers, self.threshold)
+        predictions = with_refusals(self.task, answers, self.threshold)
         return self._record(split, self._metrics(split, predictions), loss, step, tokens, **more), predictions
 
     def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
         answers, loss = self._answers(engine, split)
-        return with_refusals(answers, self.threshold), loss
+        return with_refusals(self.task, answers, self.threshold), loss
 
     def _choose_threshold(self, answers_on_dev: Answered, step: int) -> None:
         self.threshold, self._chosen_at = best_threshold(self.task, self._rows(DEV), answers_on_dev), step
@@ -92,10 +92,13 @@ class TokenScorer(TaskScorer):
         return host_batch
 
 
-def with_refusals(answers: Answered, threshold: float) -> NDArray[Any]:
-    """Returns [N], the answers; an empty one where having none is likelier by more than `threshold`."""
-    if answers.null_gap is None:
+def with_refusals(task: Task, answers: Answered, threshold: float) -> NDArray[Any]:
+    """Returns [N], the answers. Where questions of the task may have none, an answer is empty if having none is
+    likelier by more than `threshold`.
+    """
+    if not task.has_unanswerable:
         return answers.found
+    assert answers.null_gap is not None, "a span has one"
     return np.where(answers.null_gap > threshold, "", answers.found)
 
 

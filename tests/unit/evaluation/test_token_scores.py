@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,14 +37,21 @@ def test_no_other_threshold_is_better(known: tuple[str, ...], gaps: tuple[float,
     gold = TASK.gold(rows.examples)
 
     def value(threshold: float) -> float | None:
-        return of_sums("exact_match", parts("exact_match", gold, with_refusals(answered, threshold)).sum(axis=0))
+        return of_sums("exact_match", parts("exact_match", gold, with_refusals(TASK, answered, threshold)).sum(axis=0))
 
     values = {at: value(at) for at in (-9.0, -2.0, 0.0, 1.0, 9.0)}
     threshold = best_threshold(TASK, rows, answered)
     assert value(threshold) == max(values.values())
 
 
+def test_a_question_that_has_an_answer_gets_one() -> None:
+    """As in SQuAD 1.1: a row of a long text that does not hold the answer learns that it has none, but the text has."""
+    answered = Answered(objects(["a", "b"]), np.array([5.0, -5.0]))
+    assert with_refusals(TASK, answered, 0.0).tolist() == ["", "b"]
+    assert with_refusals(replace(TASK, labels=("answer",)), answered, 0.0).tolist() == ["a", "b"]
+
+
 def test_a_context_without_a_word_has_no_threshold_of_its_own() -> None:
     answered = Answered(objects(["", ""]), np.array([np.inf, np.inf]))
     assert best_threshold(TASK, rows_of("", ""), answered) == 0.0
-    assert with_refusals(answered, 0.0).tolist() == ["", ""]
+    assert with_refusals(TASK, answered, 0.0).tolist() == ["", ""]
