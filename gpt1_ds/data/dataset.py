@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -149,9 +150,7 @@ class Dataset:
         self.path = self.folder / DESCRIPTION
         self.tokenizer_folder = self.folder / TOKENIZER
         if not self.path.is_file():
-            # the path of a run is seen from the folder in which it was started
-            here = "" if self.folder.is_absolute() else f" in {Path.cwd()}"
-            raise DataError(f"{self.folder}: not a dataset ({DESCRIPTION} is missing{here}); {_BUILD}")
+            raise DataError(f"{self.folder}: not a dataset {_why_none(self.folder)}")
         try:
             with naming(self.path):
                 self.description: dict[str, Any] = parse_json(self.path.read_bytes(), MOST_MEMORY)
@@ -223,6 +222,19 @@ def hash_data(splits: Mapping[str, Any], dtype: str, tokenizer_fingerprint: str)
         for name, entry in splits.items()
     }
     return hashlib.sha256(json.dumps([digests, dtype, tokenizer_fingerprint]).encode()).hexdigest()
+
+
+def _why_none(folder: Path) -> str:
+    """Returns what is missing where a dataset was looked for, in brackets, and the way out."""
+    # a relative path is seen from the folder in which the run was started
+    here = "" if folder.is_absolute() else f" in {Path.cwd()}"
+    missing = f"{DESCRIPTION} is missing" if folder.exists() else f"there is no such folder{here}"
+    nearby = folder if folder.is_dir() else folder.parent
+    datasets = [path.parent.name for path in sorted(nearby.glob(f"*/{DESCRIPTION}"))]
+    if nearby == folder and datasets:
+        return f"({missing}); it holds datasets: {folder / datasets[0]}, for example"
+    close = difflib.get_close_matches(folder.name, datasets, 1)
+    return f"({missing}); " + (f"did you mean {nearby / close[0]}? Else {_BUILD}" if close else _BUILD)
 
 
 def _count(value: Any) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from functools import lru_cache
 from pathlib import Path
 
@@ -132,7 +133,15 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
         Dataset(tmp_path)
     with pytest.raises(DataError) as caught:
         Dataset("nowhere")
-    assert f"dataset.json is missing in {Path.cwd()}" in str(caught.value)
+    assert f"(there is no such folder in {Path.cwd()}); make one" in str(caught.value)
+
+
+def test_the_dataset_that_was_meant_is_named(stream: TokenStream, tmp_path: Path) -> None:
+    shutil.copytree(stream.folder, tmp_path / "books")
+    with pytest.raises(DataError, match=rf"no such folder\); did you mean {tmp_path}/books\? Else make one"):
+        Dataset(tmp_path / "boks")
+    with pytest.raises(DataError, match=rf"is missing\); it holds datasets: {tmp_path}/books, for example"):
+        Dataset(tmp_path)
 
 
 @pytest.mark.parametrize(

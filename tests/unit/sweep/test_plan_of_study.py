@@ -28,7 +28,7 @@ def test_other_data_that_is_missing(in_folder: Path, capsys: pytest.CaptureFixtu
     words = ["scaling", "plan", "scaling/books", "data.path=nowhere"]
     assert main(words) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"not there yet: nowhere: not a dataset (dataset.json is missing in {in_folder}); "
+        f"not there yet: nowhere: not a dataset (there is no such folder in {in_folder}); "
         "make one with `gpt1-ds data build`",
         "gpt1-ds: model.vocab_size: the data are not there yet; build them, or say how large it is",
     ]
