@@ -7,6 +7,7 @@ a folder is filled under a temporary name and renamed when it is complete.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import hashlib
 import json
@@ -16,7 +17,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -218,6 +219,15 @@ def is_there(path: Path) -> bool:
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: not a plain file; remove it")
     return path.exists()
+
+
+def did_you_mean(path: Path, accepts: Callable[[Path], bool] = Path.exists) -> str:
+    """Returns "did you mean PATH?" with a path beside `path` that has nearly its name; empty where there is none."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # a folder that is closed, or not there
+        names = [other.name for other in path.parent.iterdir() if accepts(other)]
+    close = difflib.get_close_matches(path.name, names, 1)
+    return f"did you mean {path.parent / close[0]}?" if close else ""
 
 
 def read_json(path: Path, missing: Any = None) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import json
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.files import append, is_there
+from gpt1_ds.common.files import append, did_you_mean, is_there
 
 WAY_OUT = "name a run folder, like runs/NAME"
 LARGEST_NUMBER = 1e305  # of a record; a run that diverged has a perplexity of up to e^700, which is 1e304
@@ -164,9 +163,7 @@ def no_run(path: Path, what: str = "no run folder (config.yaml is missing)") -> 
         below = sorted(path.iterdir()) if path.is_dir() else []
         runs = [run for run in map(RunDir, below) if run.config.is_file() or run.checkpoints.is_dir()]
         return f"{what}; " + (f"it holds runs: {runs[-1].path}, for example" if runs else WAY_OUT)
-    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, beside, 1)
-    return "no such folder; " + (f"did you mean {path.parent / close[0]}?" if close else WAY_OUT)
+    return f"no such folder; {did_you_mean(path) or WAY_OUT}"
 
 
 def why_diverged(events: Sequence[Mapping[str, Any]]) -> str:

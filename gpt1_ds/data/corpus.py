@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import did_you_mean
 from gpt1_ds.common.log import say
 from gpt1_ds.common.remote import without_secrets
 from gpt1_ds.common.text import amount, is_utf8, shown
@@ -127,7 +128,8 @@ def _find(word: str, text_key: str) -> Input:
         _say_others(word, list(map(str, others)))
         return Input(path.resolve().name, tuple(_source(path / name, name.as_posix(), text_key) for name in seen))
     if not path.exists():
-        raise DataError(f"{word}: no such file or folder; --input takes files, folders, hf:NAME or {EMBEDDED}")
+        meant = did_you_mean(path) or f"--input takes files, folders, hf:NAME or {EMBEDDED}"
+        raise DataError(f"{word}: no such file or folder; {meant}")
     if not _kind(path.name):
         raise DataError(f"{word}: of no known kind; rename it to end in {_USABLE}")
     return Input(path.name, (_source(path, path.name, text_key),))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import naming, parse_json
+from gpt1_ds.common.files import did_you_mean, naming, parse_json
 from gpt1_ds.data.shards import DTYPE_CODES, Shard
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -229,12 +228,10 @@ def _why_none(folder: Path) -> str:
     # a relative path is seen from the folder in which the run was started
     here = "" if folder.is_absolute() else f" in {Path.cwd()}"
     missing = f"{DESCRIPTION} is missing" if folder.exists() else f"there is no such folder{here}"
-    nearby = folder if folder.is_dir() else folder.parent
-    datasets = [path.parent.name for path in sorted(nearby.glob(f"*/{DESCRIPTION}"))]
-    if nearby == folder and datasets:
-        return f"({missing}); it holds datasets: {folder / datasets[0]}, for example"
-    close = difflib.get_close_matches(folder.name, datasets, 1)
-    return f"({missing}); " + (f"did you mean {nearby / close[0]}? Else {_BUILD}" if close else _BUILD)
+    if datasets := sorted(folder.glob(f"*/{DESCRIPTION}")):
+        return f"({missing}); it holds datasets: {datasets[0].parent}, for example"
+    meant = did_you_mean(folder, lambda other: (other / DESCRIPTION).is_file())
+    return f"({missing}); {meant}{' Else ' * bool(meant)}{_BUILD}"
 
 
 def _count(value: Any) -> int:

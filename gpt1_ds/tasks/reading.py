@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.files import did_you_mean
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, PartConfig
 from gpt1_ds.tasks import formats
@@ -219,10 +220,12 @@ def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[t
         given["train"] = given["train"] or [root.name]
         root = root.parent
     if not root.is_dir():
-        raise DataError(
-            f"{config.path}: no such folder; set task.path to the one that holds the files of {spec.name}"
-            + _way_to(config.path, spec)
-        )
+        way_out = f"set task.path to the one that holds the files of {spec.name}"
+        if way_to_files := _way_to(config.path, spec):
+            way_out += way_to_files
+        elif meant := did_you_mean(root, Path.is_dir):
+            way_out = meant
+        raise DataError(f"{config.path}: no such folder; {way_out}")
     files = _files(root, spec, given, needed)
     opened = partial(_open, config=config, spec=spec)
     listed = _listed(root, spec) if "dev" not in files and not config.dev_fraction else None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.files import MOST_JSON, naming, parse_json, write_atomic
+from gpt1_ds.common.files import MOST_JSON, did_you_mean, naming, parse_json, write_atomic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -302,7 +302,8 @@ def read_metadata(folder: Path) -> Metadata:
     """`gpt1_tokenizer.json` of `folder`, without looking at the model files. Raises DataError as `load_tokenizer`."""
     path = folder / METADATA
     if not path.is_file():
-        raise DataError(f"{folder}: not a tokenizer folder ({METADATA} is missing); {_MAKE_ONE}")
+        meant = did_you_mean(folder, lambda other: (other / METADATA).is_file())
+        raise DataError(f"{folder}: not a tokenizer folder ({METADATA} is missing); {meant or _MAKE_ONE}")
     if path.stat().st_size > MAX_METADATA_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; {_MAKE_ONE}")
     try:

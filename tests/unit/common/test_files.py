@@ -14,6 +14,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.common.errors import LockedError, NodeError, UserError, WorldError
 from gpt1_ds.common.files import (
     append,
+    did_you_mean,
     discard,
     explain,
     is_taken,
@@ -246,3 +247,11 @@ def test_what_a_person_put_there_is_removed_where_it_can_be(tmp_path: Path) -> N
     (tmp_path / "full" / "theirs").touch()
     assert [discard(tmp_path / name) for name in ("file", "folder", "none", "full")] == [True, True, True, False]
     assert (tmp_path / "full" / "theirs").exists()
+
+
+def test_the_path_that_was_meant(tmp_path: Path) -> None:
+    for name in ("books", "boots"):
+        (tmp_path / name).mkdir()
+    assert did_you_mean(tmp_path / "boks") == f"did you mean {tmp_path / 'books'}?"
+    assert did_you_mean(tmp_path / "boks", lambda path: path.name == "boots") == f"did you mean {tmp_path}/boots?"
+    assert did_you_mean(tmp_path / "data") == did_you_mean(tmp_path / "nowhere" / "books") == ""
