@@ -13,7 +13,7 @@ import pytest
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.engine.watch import kind_of
+from gpt1_ds.engine.measured_step import layer_kind
 from gpt1_ds.tracking.record import WATCHED
 from tests.helpers import foreign
 from tools import runs
@@ -112,5 +112,7 @@ def masters(checkpoint: Path) -> dict[str, np.ndarray]:
 def norms(weights: dict[str, np.ndarray]) -> dict[str, float]:
     squares: dict[str, float] = {}
     for name, values in weights.items():
-        squares[kind_of(name)] = squares.get(kind_of(name), 0.0) + float(np.square(values, dtype=np.float64).sum())
+        squares[layer_kind(name)] = squares.get(layer_kind(name), 0.0) + float(
+            np.square(values, dtype=np.float64).sum()
+        )
     return {kind: math.sqrt(square) for kind, square in squares.items()}
