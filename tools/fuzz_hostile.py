@@ -59,7 +59,7 @@ from gpt1_ds.data.verify import verify_dataset as verify_data  # noqa: E402
 from gpt1_ds.evaluation.generate import generate  # noqa: E402
 from gpt1_ds.evaluation.load import checkpoint_config, load_checkpoint  # noqa: E402
 from gpt1_ds.evaluation.sampling import Sampling  # noqa: E402
-from gpt1_ds.interop import huggingface, imported  # noqa: E402
+from gpt1_ds.interop import hf_export, hf_import, imported  # noqa: E402
 from gpt1_ds.interop.imported import Imported  # noqa: E402
 from gpt1_ds.objectives.pretraining import pretraining_objective  # noqa: E402
 from gpt1_ds.plan.report import describe  # noqa: E402
@@ -121,11 +121,11 @@ def use_checkpoint(folder: Path) -> None:
     loaded = load_checkpoint(folder, "cpu")
     generate(loaded, "The time.\n Ab", Sampling(tokens=3))
     loaded.tokenizer.token_bytes()
-    huggingface.export(folder, folder.parent / "exported")
+    hf_export.export(folder, folder.parent / "exported")
 
 
 def use_hf(folder: Path) -> None:
-    found, tokenizer = huggingface.read(folder, None, folder.parent)
+    found, tokenizer = hf_import.read(folder, None, folder.parent)
     imported.publish(found, tokenizer, folder.parent / "imported", {})
 
 
@@ -221,7 +221,7 @@ def make_honest(folder: Path) -> None:
     imported.publish(
         Imported("hf", folder, MODEL, weights), TOKENIZER, folder / "checkpoint", {"code": "0", "version": "0"}
     )
-    huggingface.export(folder / "checkpoint", folder / "transformers")
+    hf_export.export(folder / "checkpoint", folder / "transformers")
     text = folder / "text"
     text.mkdir()
     for number in range(6):

@@ -18,7 +18,7 @@ from gpt1_ds.common.files import sha256_file
 from gpt1_ds.data.dataset import hash_data
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export, hf_weights
 
 TASK = {"name": "x", "kind": "classification", "layout": "single", "labels": ["a", "b"], "metrics": ["accuracy"]}
 HEAD = {"outputs": 2, "sequences": 1, "choice": False, "dropout": 0.1, "lm_coefficient": 0.5}
@@ -193,19 +193,19 @@ def mutate_hf(draw: random.Random, folder: Path) -> None:
     if how < 2:
         change_json(draw, folder / "config.json")
     elif how == 2:
-        draw.choice((change_header, change_bytes))(draw, folder / huggingface.WEIGHTS)
+        draw.choice((change_header, change_bytes))(draw, folder / hf_weights.WEIGHTS)
     elif how == 3:
-        header = json.loads((folder / huggingface.WEIGHTS).read_bytes()[8:].partition(b"}}")[0] + b"}}")
+        header = json.loads((folder / hf_weights.WEIGHTS).read_bytes()[8:].partition(b"}}")[0] + b"}}")
         header.pop("__metadata__", None)
-        shutil.move(folder / huggingface.WEIGHTS, folder / "part.safetensors")
-        (folder / huggingface.INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(header, "part.safetensors")}))
-        change_json(draw, folder / huggingface.INDEX)
+        shutil.move(folder / hf_weights.WEIGHTS, folder / "part.safetensors")
+        (folder / hf_weights.INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(header, "part.safetensors")}))
+        change_json(draw, folder / hf_weights.INDEX)
     elif how == 4:
-        shutil.rmtree(folder / huggingface.TOKENIZER)
+        shutil.rmtree(folder / hf_export.TOKENIZER)
         (folder / "vocab.json").write_text(json.dumps(change(draw, {"a</w>": 0, "b": 1, "\n</w>": 2})))
         (folder / "merges.txt").write_text("#version\na b</w>\n" + str(hostile(draw))[:1000], errors="surrogatepass")
     else:
-        inner = folder / huggingface.TOKENIZER
+        inner = folder / hf_export.TOKENIZER
         draw.choice((change_bytes, change_bytes))(draw, inner / "tokenizer.model")
         sign_tokenizer(inner)
 

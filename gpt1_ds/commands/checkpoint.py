@@ -187,7 +187,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
 def _export(options: argparse.Namespace) -> int:
     repository = prepare(options)
     libraries.load()
-    from gpt1_ds.interop import huggingface, imported
+    from gpt1_ds.interop import hf_export, imported
 
     if options.dry_run:
         from gpt1_ds.interop import hub
@@ -195,10 +195,10 @@ def _export(options: argparse.Namespace) -> int:
         imported.free_place(Path(options.out))
         with scratch_folder() as scratch:
             folder = Path(scratch) / "export"
-            complete_card(huggingface.export(Path(options.checkpoint), folder), folder, options)
+            complete_card(hf_export.export(Path(options.checkpoint), folder), folder, options)
             print("\n".join(hub.listed(folder)))
         return 0
-    source, out = huggingface.export(Path(options.checkpoint), Path(options.out)), Path(options.out)
+    source, out = hf_export.export(Path(options.checkpoint), Path(options.out)), Path(options.out)
     print(f"{options.out}: {source} for transformers; its README.md says how to load it", flush=True)
     if repository is not None:
         complete_card(source, out, options)
@@ -220,17 +220,17 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 
 def _import(options: argparse.Namespace) -> int:
     libraries.load()
-    from gpt1_ds.interop import hf_task, huggingface, imported, openai
+    from gpt1_ds.interop import head_import, hf_import, imported, openai
     from gpt1_ds.training.provenance import provenance
 
     source, out = Path(options.source), imported.free_place(Path(options.out))
-    if options.task is not None and (options.origin != "hf" or options.task not in hf_task.TASKS):
-        known = f"of --from hf it is one of {', '.join(hf_task.TASKS)}"
+    if options.task is not None and (options.origin != "hf" or options.task not in head_import.TASKS):
+        known = f"of --from hf it is one of {', '.join(head_import.TASKS)}"
         raise ConfigError(f"--task {options.task}: {known}")
     tokenizer = Path(options.tokenizer) if options.tokenizer else None
     with scratch_folder() as scratch:
         if options.origin == "hf":
-            found, tokenizer = huggingface.read(source, tokenizer, Path(scratch), options.task)
+            found, tokenizer = hf_import.read(source, tokenizer, Path(scratch), options.task)
         else:
             found, tokenizer = openai.read(source, tokenizer, Path(scratch), options.unverified)
         remarks = imported.publish(found, tokenizer, out, provenance())

@@ -9,8 +9,8 @@ from gpt1_ds.common.text import amount
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.head_export import FineTuned, last_norm
 from gpt1_ds.interop.hf_config import padding_id
-from gpt1_ds.interop.hf_task import FineTuned, last_norm
 from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
 
 _LANGUAGE_MODEL = """---

@@ -29,7 +29,7 @@ from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop.families.family import Facts, Family
-from gpt1_ds.interop.hf_task import Classifier
+from gpt1_ds.interop.head_import import Classifier
 from gpt1_ds.model.names import ParameterInfo, initial_value
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.objectives.pretraining import pretraining_objective

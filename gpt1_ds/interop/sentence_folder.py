@@ -22,7 +22,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.cards import shape_in_words
 from gpt1_ds.interop.families.family import LARGEST, Family
-from gpt1_ds.interop.hf_task import FineTuned
+from gpt1_ds.interop.head_export import FineTuned
 from gpt1_ds.model.heads import AnyPooling
 from gpt1_ds.model.sentence_vector import ACTIVATIONS, SentenceVector, Step
 

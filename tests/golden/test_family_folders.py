@@ -19,7 +19,7 @@ from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig, load
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export, hf_weights
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master
 from tests.helpers.shared_data import shared_data
 from tests.helpers.theirs import BERT, GPT2, ROBERTA, batch, theirs_of
@@ -39,7 +39,7 @@ def folders(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     made, root = {}, tmp_path_factory.mktemp("families")
     for name, (model, head) in MODELS.items():
         checkpoint = make_checkpoint(root / f"{name}-ours", tokenizer, model, head=head)
-        huggingface.export(checkpoint, root / name)
+        hf_export.export(checkpoint, root / name)
         made[name] = checkpoint, root / name
     return made
 
@@ -115,7 +115,7 @@ def test_a_folder_as_it_was_published(name: str, tmp_path: Path) -> None:
     import_hf(source, tmp_path / "out")
     loaded = load_checkpoint(tmp_path / "out")
     assert loaded.tokenizer.vocab_size == config.vocab_size
-    huggingface.export(tmp_path / "out", tmp_path / "again")
+    hf_export.export(tmp_path / "out", tmp_path / "again")
     exported = json.loads((tmp_path / "again" / "config.json").read_text())
     assert exported["architectures"] == [name]
     assert exported.get("pad_token_id") == (None if "GPT2" in name else config.pad_token_id)
@@ -128,8 +128,8 @@ def test_a_folder_as_it_was_published(name: str, tmp_path: Path) -> None:
 
 def rewrite(exported: Path, source: Path, change: Any, **settings: Any) -> Path:
     source.mkdir()
-    tensors = change(safetensors.torch.load_file(exported / huggingface.WEIGHTS))
-    safetensors.torch.save_file(tensors, source / huggingface.WEIGHTS, metadata={"format": "pt"})
+    tensors = change(safetensors.torch.load_file(exported / hf_weights.WEIGHTS))
+    safetensors.torch.save_file(tensors, source / hf_weights.WEIGHTS, metadata={"format": "pt"})
     values = json.loads((exported / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**values, **settings}))
     return source
@@ -234,7 +234,7 @@ def test_what_is_not_the_family_is_refused(
 def test_a_model_that_no_family_has(model: ModelConfig, message: str, tokenizer: Path, tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "c", tokenizer, model)
     with pytest.raises(CheckpointError, match=message):
-        huggingface.export(tmp_path / "c", tmp_path / "out")
+        hf_export.export(tmp_path / "c", tmp_path / "out")
 
 
 T5 = ["model.layers=1", "model.width=32", "model.heads=4", "model.ffn_dropout=0"]
@@ -260,7 +260,7 @@ def test_dropout_that_a_family_cannot_hold_is_said(
     """It was refused, though what a model computes does not depend on it: of T5 fine-tuned by default, for example."""
     make_checkpoint(tmp_path / "c", tokenizer, model)
     capsys.readouterr()
-    huggingface.export(tmp_path / "c", tmp_path / "out")
+    hf_export.export(tmp_path / "c", tmp_path / "out")
     (line,) = capsys.readouterr().err.splitlines()
     assert f"cannot hold model.{key}={getattr(model, key):g}; where it is trained there, that is {rate:g}; " in line
     assert json.loads((tmp_path / "out" / "config.json").read_text()).get(theirs, 0.0) == rate

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from tests.helpers.foreign import encoder_tokenizers
 from tests.helpers.served import fields, fine_tune, predictor_of, rows
 from tests.helpers.theirs import theirs_of
@@ -23,7 +23,7 @@ MODEL = ("model.mask=bidirectional", "model.embedding_norm=true", "model.head=ma
 )
 def test_a_fine_tuned_gpt2_has_our_scores(shape: str, name: str, tokenizer: Path, tmp_path: Path) -> None:
     run = fine_tune(shape, tokenizer, tmp_path / "run", "model.norm=pre", "train.steps=2")
-    huggingface.export(run, tmp_path / "out")
+    hf_export.export(run, tmp_path / "out")
     predictor, reader = predictor_of(run)
     examples = [fields(shape, row) for row in rows(shape, 5)]
     wanted = predictor.scores([reader.of_fields(example) for example in examples])
@@ -60,7 +60,7 @@ def test_a_fine_tuned_encoder_has_our_scores(shape: str, stem: str, symbols: dic
     """Their tokenizer lays the texts out, cuts them and names the segments; a score is one number."""
     words = (*ENCODERS[stem], "model.context=40", "train.steps=12", "train.epochs=null")
     run = fine_tune(shape, symbols[stem.lower()], tmp_path / "run", *words)
-    huggingface.export(run, tmp_path / "out")
+    hf_export.export(run, tmp_path / "out")
     predictor, reader = predictor_of(run)
     assert predictor.settings.lm_coefficient == 0
     examples = [fields(shape, row) for row in rows(shape, 5)]
@@ -91,4 +91,4 @@ def test_a_fine_tuned_encoder_has_our_scores(shape: str, stem: str, symbols: dic
 def test_choices_of_a_model_without_segments_stay_here(symbols: dict[str, Path], tmp_path: Path) -> None:
     run = fine_tune("choice", symbols["roberta"], tmp_path / "run", *ENCODERS["Roberta"], "train.steps=1")
     with pytest.raises(CheckpointError, match="a Roberta with a head for them cannot be exported; `gpt1-ds predict`"):
-        huggingface.export(run, tmp_path / "out")
+        hf_export.export(run, tmp_path / "out")

@@ -28,7 +28,7 @@ from gpt1_ds.data.tokenizers import imports
 from gpt1_ds.data.tokenizers.json_sections import BYTE_LETTERS
 from gpt1_ds.evaluation.embed import Embedder, normalised
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from tests.helpers.foreign import import_hf
 from tests.helpers.served import predictor_of
 from tests.unit.data.tokenizers.t5_files import spiece_model
@@ -225,7 +225,7 @@ def same_logits(theirs: Path, out: Path, task: str | None = None) -> None:
     rows = loaded.tokenizer.vocab_size
     assert wanted_BSV.abs().max() > 0.1, "the logits are away from zero"
     torch.testing.assert_close(found_BSV[..., :rows], wanted_BSV[..., :rows], rtol=0, atol=1e-5)
-    huggingface.export(out, out.with_name("again"))
+    hf_export.export(out, out.with_name("again"))
     again = getattr(transformers, name).from_pretrained(out.with_name("again")).eval()
     with torch.no_grad():
         given = {"decoder_input_ids": ids_BS.flip(1)} if rows and "T5" in name else {}
@@ -328,7 +328,7 @@ def same_vectors(theirs: Path, out: Path) -> None:
     assert np.abs(wanted_NF[0] - wanted_NF[3]).max() > 0.01, "the texts matter"
     np.testing.assert_allclose(found_NF, wanted_NF, rtol=0, atol=1e-5)
     again, back = out.with_name("again"), out.with_name("back")
-    huggingface.export(out, again)
+    hf_export.export(out, again)
     exported_NF = st.SentenceTransformer(str(again), device="cpu").encode(SENTENCES, show_progress_bar=False)
     np.testing.assert_allclose(exported_NF, wanted_NF, rtol=0, atol=1e-5)
     import_hf(again, back)

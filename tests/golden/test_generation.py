@@ -17,7 +17,7 @@ from gpt1_ds.config import load
 from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.sampling import Sampling
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from tests.helpers.foreign import SMALL, make_checkpoint
 from tests.helpers.theirs import GPT2
 
@@ -34,7 +34,7 @@ def both(tiny_data: Path, span_data: Path, tmp_path_factory: pytest.TempPathFact
     @cache
     def models(name: str) -> tuple[Loaded, Any]:
         tokenizer = (span_data if name == "t5" else tiny_data).parent / "tokenizer"
-        huggingface.export(make_checkpoint(place / name, tokenizer, MODELS[name]), place / f"{name}-theirs")
+        hf_export.export(make_checkpoint(place / name, tokenizer, MODELS[name]), place / f"{name}-theirs")
         kind = transformers.AutoModelForSeq2SeqLM if name == "t5" else transformers.AutoModelForCausalLM
         theirs = kind.from_pretrained(place / f"{name}-theirs").eval()
         return load_checkpoint(place / name), theirs

@@ -15,7 +15,7 @@ import transformers
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import load_carried
 from gpt1_ds.data.tokenizers import json_sections
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export, hf_import
 from gpt1_ds.launcher import launch
 from gpt1_ds.tracking.record import of_models
 from tests.helpers.foreign import encoder_tokenizers, import_hf
@@ -61,7 +61,7 @@ def test_scores_are_theirs_and_a_second_export_is_the_first(
     assert count == {"single": 1, "copa": 4}.get(task, 2)
     rows = [text[:count] if count < 3 else [text[0], "cause", *text[:2]] for text in TEXTS]
     found = predictor.scores([reader.of_fields(row) for row in rows])
-    huggingface.export(tmp_path / "ours", tmp_path / "again")
+    hf_export.export(tmp_path / "ours", tmp_path / "again")
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     order = [NLI.index(label) for label in labels] if "mnli" in name else slice(None)
     for row, scores in zip(rows, found, strict=True):
@@ -75,7 +75,7 @@ def test_scores_are_theirs_and_a_second_export_is_the_first(
             np.testing.assert_allclose(scores, model(**inputs).logits[0][order], rtol=0, atol=1e-5)
     assert np.ptp(found, axis=0).max() > 0.05, "the texts matter"
     import_hf(tmp_path / "again", tmp_path / "back", task=task)
-    huggingface.export(tmp_path / "back", tmp_path / "third")
+    hf_export.export(tmp_path / "back", tmp_path / "third")
     files = sorted(path.name for path in (tmp_path / "again").iterdir() if path.is_file())
     assert filecmp.cmpfiles(tmp_path / "again", tmp_path / "third", files, shallow=False) == (files, [], [])
 
@@ -158,7 +158,7 @@ def test_a_head_that_learned_another_layout_is_refused(
     """As of a RoBERTa with the tokenizer of a BERT, whose pairs have one separator. Those of here are taken."""
     source, given = tmp_path / "theirs", tokenizers[name.lower()]
     make_theirs(name, given, source)
-    contents = huggingface.load_tokenizer(given).contents
+    contents = hf_import.load_tokenizer(given).contents
     symbols = {token["content"]: token["id"] for token in contents["added_tokens"]}
     parts = [(part.removesuffix(":1"), int(part.endswith(":1"))) for part in layout.split()]
     single, pair = ([("A", 0)], parts) if task == "pair" else (parts, [*parts, ("B", 0)])
@@ -179,7 +179,7 @@ def test_a_head_that_learned_another_layout_is_refused(
 
 
 def test_gpts_read_symbols_that_other_programs_do_not_know(tokenizers: dict[str, Path], tmp_path: Path) -> None:
-    start = huggingface.load_tokenizer(tokenizers["roberta"]).start_id
+    start = hf_import.load_tokenizer(tokenizers["roberta"]).start_id
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=40, vocab_size=start)
     transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
     with pytest.raises(CheckpointError, match="has no row for the symbol start: it was fine-tuned on texts without it"):

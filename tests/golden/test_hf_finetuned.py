@@ -21,8 +21,8 @@ from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
-from gpt1_ds.interop import huggingface
-from gpt1_ds.interop.hf_task import move_bias
+from gpt1_ds.interop import hf_export
+from gpt1_ds.interop.head_export import move_bias
 from gpt1_ds.tasks.encoding import encode
 from tests.helpers.foreign import import_hf, master
 from tests.helpers.served import fields, fine_tune, predictor_of, rows
@@ -38,7 +38,7 @@ def exported(fine_tuned: Runs, tmp_path_factory: pytest.TempPathFactory) -> Call
 
     def export(shape: str) -> Path:
         if not (folder / shape).exists():
-            huggingface.export(fine_tuned(shape), folder / shape)
+            hf_export.export(fine_tuned(shape), folder / shape)
         return folder / shape
 
     return export
@@ -185,7 +185,7 @@ def test_a_classifier_comes_back(shape: str, exported: Callable[[str], Path], fi
     predictor, _, found = ours(tmp_path / "back", shape)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE)
     assert predictor.task.labels == load_checkpoint(fine_tuned(shape)).task.labels  # type: ignore[union-attr]
-    huggingface.export(tmp_path / "back", tmp_path / "again")
+    hf_export.export(tmp_path / "back", tmp_path / "again")
     files = ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"]
     assert filecmp.cmpfiles(exported(shape), tmp_path / "again", files, shallow=False) == (files, [], [])
 
@@ -194,7 +194,7 @@ def test_a_recurrent_model_is_refused(tiny_data: Path, tmp_path: Path) -> None:
     words = ["model.kind=lstm", "model.layers=1", "model.units=32", "train.steps=2"]
     run = fine_tune("single", tiny_data.parent / "tokenizer", tmp_path / "task", *words)
     with pytest.raises(CheckpointError, match=r"model.kind=lstm: transformers has no such model") as caught:
-        huggingface.export(run, tmp_path / "out")
+        hf_export.export(run, tmp_path / "out")
     assert len(caught.value.problems) == 1
     assert not (tmp_path / "out").exists()
     predictor, _, scores = ours(run, "single")

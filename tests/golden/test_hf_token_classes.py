@@ -12,7 +12,7 @@ import transformers
 
 from gpt1_ds import load
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from tests.helpers.foreign import encoder_tokenizers, import_hf
 from tests.helpers.theirs import random_encoder
 
@@ -51,7 +51,7 @@ def test_answers_are_theirs_and_a_second_export_is_the_first(
     model = make_theirs(name, tokenizer, tmp_path / "theirs")
     assert import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizer, CLASSES[name]) == []
     ours = load(tmp_path / "ours")
-    huggingface.export(tmp_path / "ours", tmp_path / "again")
+    hf_export.export(tmp_path / "ours", tmp_path / "again")
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     again = getattr(transformers, name).from_pretrained(tmp_path / "again").eval()
     question, context = "a list of names", "the module returns an object when it is called with no error at all"
@@ -64,7 +64,7 @@ def test_answers_are_theirs_and_a_second_export_is_the_first(
         for one, other in zip(model(**inputs).to_tuple(), again(**inputs).to_tuple(), strict=True):
             torch.testing.assert_close(other, one, rtol=0, atol=1e-5)
     import_hf(tmp_path / "again", tmp_path / "back", task=CLASSES[name])
-    huggingface.export(tmp_path / "back", tmp_path / "third")
+    hf_export.export(tmp_path / "back", tmp_path / "third")
     files = sorted(path.name for path in (tmp_path / "again").iterdir() if path.is_file())
     assert filecmp.cmpfiles(tmp_path / "again", tmp_path / "third", files, shallow=False) == (files, [], [])
 

@@ -11,7 +11,7 @@ import transformers
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from tests.helpers.foreign import import_hf, make_checkpoint
 from tests.helpers.published import published
 from tests.helpers.shared_data import shared_data
@@ -24,13 +24,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("2018")
     published("openai", folder / "tokenizer")
     make_checkpoint(folder / "checkpoint", folder / "tokenizer", TINY)
-    huggingface.export(folder / "checkpoint", folder / "exported")
+    hf_export.export(folder / "checkpoint", folder / "exported")
     return folder / "exported"
 
 
 @pytest.fixture(scope="module")
 def both(exported: Path) -> tuple[OpenAIBpe, Any]:
-    ours = load_tokenizer(exported / huggingface.TOKENIZER)
+    ours = load_tokenizer(exported / hf_export.TOKENIZER)
     assert isinstance(ours, OpenAIBpe)
     return ours, transformers.AutoTokenizer.from_pretrained(exported)
 
@@ -75,7 +75,7 @@ def test_models_with_and_without_added_symbols(rows: int, exported: Path, tmp_pa
     """The published model has 40,478 rows; one fine-tuned with two heads has the three symbols of the tasks too."""
     config = transformers.OpenAIGPTConfig(vocab_size=rows, n_positions=16, n_embd=8, n_layer=1, n_head=2)
     transformers.OpenAIGPTDoubleHeadsModel(config).save_pretrained(tmp_path / "model")
-    remarks = import_hf(tmp_path / "model", tmp_path / "out", exported / huggingface.TOKENIZER)
+    remarks = import_hf(tmp_path / "model", tmp_path / "out", exported / hf_export.TOKENIZER)
     assert remarks[1].startswith(f"token ids {rows} (")
     taken = "token ids 40478 (start), 40479 (delimiter), 40480 (extract) are taken for the symbols"
     assert [line.startswith(taken) for line in remarks[2:]] == [True] * (rows > 40478)

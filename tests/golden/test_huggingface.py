@@ -26,7 +26,7 @@ from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.sampling import Sampling
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export, hf_weights
 from gpt1_ds.launcher import launch
 from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint
 from tests.helpers.shared_data import shared_data
@@ -40,7 +40,7 @@ def checkpoint(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def exported(checkpoint: Path) -> Path:
     out = checkpoint.parent / "exported"
-    huggingface.export(checkpoint, out)
+    hf_export.export(checkpoint, out)
     return out
 
 
@@ -113,7 +113,7 @@ def test_their_folders_give_their_logits(
     name: str, saved_by_them: Path, tokenizer: Path, tokens: torch.Tensor, tmp_path: Path
 ) -> None:
     source = saved_by_them / name
-    assert ("shards" in name) == (source / huggingface.INDEX).exists()
+    assert ("shards" in name) == (source / hf_weights.INDEX).exists()
     remarks = import_hf(source, tmp_path / "imported", tokenizer)
     assert [line.split()[0].rstrip(",") for line in remarks] == ["multiple_choice_head.summary.bias"] * (
         "double" in name
@@ -170,7 +170,7 @@ TEXTS = [
 
 
 def test_ids_and_texts_are_those_of_our_tokenizer(exported: Path, tiny_data: Path) -> None:
-    ours, auto = load_tokenizer(exported / huggingface.TOKENIZER), transformers.AutoTokenizer.from_pretrained(exported)
+    ours, auto = load_tokenizer(exported / hf_export.TOKENIZER), transformers.AutoTokenizer.from_pretrained(exported)
     fast = transformers.PreTrainedTokenizerFast.from_pretrained(exported)
     assert len(auto) == ours.vocab_size
     assert (auto.eos_token_id, auto.bos_token_id, auto.unk_token_id) == (ours.eod_id, ours.eod_id, ours.unknown_id)
@@ -203,15 +203,15 @@ def test_a_damaged_checkpoint_is_not_exported(checkpoint: Path, tmp_path: Path) 
     content[-5] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="sha256 does not match"):
-        huggingface.export(copy, tmp_path / "out")
+        hf_export.export(copy, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_place_that_is_taken_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    huggingface.export(checkpoint, tmp_path / "empty")
+    hf_export.export(checkpoint, tmp_path / "empty")
     with pytest.raises(CheckpointError, match="is there already"):
-        huggingface.export(checkpoint, tmp_path / "empty")
+        hf_export.export(checkpoint, tmp_path / "empty")
 
 
 def test_the_card_tells_what_was_exported(exported: Path) -> None:
@@ -222,7 +222,7 @@ def test_the_card_tells_what_was_exported(exported: Path) -> None:
     assert config["architectures"] == ["OpenAIGPTLMHeadModel"]
     assert config["vocab_size"] == 500
     assert (config["resid_pdrop"], config["embd_pdrop"], config["attn_pdrop"]) == (0.2, 0.0, 0.1)
-    saved = safetensors.torch.load_file(exported / huggingface.WEIGHTS)
+    saved = safetensors.torch.load_file(exported / hf_weights.WEIGHTS)
     assert {value.dtype for value in saved.values()} == {torch.float32}
     assert saved["transformer.tokens_embed.weight"].shape == (500, 32), "padding is stripped"
 

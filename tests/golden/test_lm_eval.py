@@ -22,7 +22,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups, connect_alone
 from gpt1_ds.evaluation.continuations import Continuations
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import probe_metrics
-from gpt1_ds.interop import harness, huggingface
+from gpt1_ds.interop import harness, hf_export
 from gpt1_ds.tasks.blimp import PHENOMENON
 from gpt1_ds.tasks.zeroshot import read_probe
 from tests.helpers.foreign import SMALL, make_checkpoint
@@ -86,7 +86,7 @@ def exported(loaded: Loaded, out: Path) -> Any:
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    huggingface.export(loaded.folder, out)
+    hf_export.export(loaded.folder, out)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     return HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
 

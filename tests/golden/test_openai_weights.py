@@ -19,7 +19,7 @@ from gpt1_ds.architecture.layer import NORMAL
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, VOCABULARY
-from gpt1_ds.interop import huggingface, openai
+from gpt1_ds.interop import hf_export, openai
 from tests.helpers.foreign import import_openai, master
 from tests.helpers.shared_data import shared_data
 
@@ -109,7 +109,7 @@ def test_the_logits_are_transformers(imported: tuple[Path, list[str]], tmp_path:
     from gpt1_ds.evaluation.load import load_checkpoint
     from gpt1_ds.objectives.causal import Causal
 
-    huggingface.export(imported[0], tmp_path / "hf")
+    hf_export.export(imported[0], tmp_path / "hf")
     theirs = transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path / "hf").eval()
     loaded = load_checkpoint(imported[0])
     batch = probe_batch(Causal(), loaded.config.model)

@@ -13,7 +13,7 @@ import transformers
 from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, pseudo_log_likelihoods
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from gpt1_ds.tasks.example import Example
 from gpt1_ds.tasks.questions import questions
 from tests.helpers.foreign import make_checkpoint
@@ -40,7 +40,7 @@ def test_sentences_have_their_pseudo_log_likelihood(name: str, tmp_path: Path) -
     (tmp_path / "text.txt").write_text("\n".join(sentences(500, seed=7)))
     train_tokenizer([tmp_path / "text.txt"], tmp_path / "tokenizer", 300, model=kind, **more)  # type: ignore[arg-type]
     make_checkpoint(tmp_path / "ours", tmp_path / "tokenizer", model)
-    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
+    hf_export.export(tmp_path / "ours", tmp_path / "theirs")
     theirs, auto = theirs_of(tmp_path / "theirs", name), transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
 
     texts = sentences(8, seed=8)

@@ -16,8 +16,8 @@ from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.evaluation.embed import Embedder
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.interop import huggingface, imported
-from gpt1_ds.interop.hf_task import Classifier
+from gpt1_ds.interop import hf_export, imported
+from gpt1_ds.interop.head_import import Classifier
 from gpt1_ds.interop.imported import Imported
 from gpt1_ds.tasks.kinds import Sentences
 from tests.helpers.foreign import ENCODER, PROVENANCE, SMALL, encoder_tokenizers, random_weights
@@ -61,7 +61,7 @@ def make_sentences(out: Path, tokenizer: Path, model: ModelConfig, pooling: Any)
 @pytest.mark.parametrize(("family", "pooling"), CASES)
 def test_vectors_are_ours(family: str, pooling: Any, tokenizers: dict[str, Path], tmp_path: Path) -> None:
     checkpoint = make_sentences(tmp_path / "ours", tokenizers[family.lower()], MODELS[family], pooling)
-    huggingface.export(checkpoint, tmp_path / "theirs")
+    hf_export.export(checkpoint, tmp_path / "theirs")
     embedder = Embedder(load_checkpoint(checkpoint))
     wanted = embedder.vectors(TEXTS)
     assert embedder.pooling == pooling

@@ -13,7 +13,7 @@ import transformers
 from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.text_scores import row_scores, target_log_likelihoods
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.tasks.encoding import encode, fitted
 from gpt1_ds.tasks.example import Example
@@ -38,7 +38,7 @@ def both(
     root = tmp_path_factory.mktemp(request.param)
     model = load([f"model/{request.param}"], SMALL).model
     checkpoint = make_checkpoint(root / "ours", span_data.parent / "tokenizer", replace(model, vocab_size=None))
-    huggingface.export(checkpoint, root / "theirs")
+    hf_export.export(checkpoint, root / "theirs")
     return load_checkpoint(checkpoint), root / "theirs"
 
 

@@ -19,7 +19,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.evaluation.generate import answer, decode_sentinels, encode_sentinels, generate
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.sampling import Sampling
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from tests.helpers.foreign import import_hf, make_checkpoint, master
 from tests.helpers.hard_texts import HARD, SYMBOLS
 
@@ -36,7 +36,7 @@ def folders(request: pytest.FixtureRequest, span_data: Path, tmp_path_factory: p
     model = load([f"model/{request.param}"], [*SMALL, *PRESETS[request.param]]).model
     # the weights of seed 0 repeat one byte in most answers
     checkpoint = make_checkpoint(root / "ours", span_data.parent / "tokenizer", replace(model, vocab_size=None), seed=1)
-    huggingface.export(checkpoint, root / "theirs")
+    hf_export.export(checkpoint, root / "theirs")
     return [checkpoint, root / "theirs"]
 
 
@@ -62,7 +62,7 @@ def test_a_decoder_that_is_deeper_than_its_encoder_writes(span_data: Path, tmp_p
     model = load(["model/t5_base"], [*SMALL, "model.layers=1", "model.decoder_layers=2"]).model
     tokenizer = span_data.parent / "tokenizer"
     checkpoint = make_checkpoint(tmp_path / "ours", tokenizer, replace(model, vocab_size=None), seed=1)
-    huggingface.export(checkpoint, tmp_path / "theirs")
+    hf_export.export(checkpoint, tmp_path / "theirs")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "theirs")
     loaded = load_checkpoint(checkpoint)
     source = "a list of names <extra_id_0> is returned."
@@ -88,7 +88,7 @@ def test_a_round_trip_keeps_every_bit(folders: list[Path], tmp_path: Path) -> No
     for parameter in StateReader(checkpoint).index:
         ours, back = master(checkpoint, parameter), master(tmp_path / "back", parameter)
         assert torch.equal(ours.view(torch.int32), back.view(torch.int32)), parameter
-    huggingface.export(tmp_path / "back", tmp_path / "again")
+    hf_export.export(tmp_path / "back", tmp_path / "again")
     for name in ("config.json", "model.safetensors", "tokenizer.json", "generation_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (exported / name).read_bytes(), name
 
@@ -99,7 +99,7 @@ def test_what_they_save_comes_back(folders: list[Path], tmp_path: Path) -> None:
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(exported)
     theirs.save_pretrained(tmp_path / "saved", max_shard_size="50KB")
     assert len(list((tmp_path / "saved").glob("*.safetensors"))) > 1
-    shutil.copytree(exported / huggingface.TOKENIZER, tmp_path / "saved" / huggingface.TOKENIZER)
+    shutil.copytree(exported / hf_export.TOKENIZER, tmp_path / "saved" / hf_export.TOKENIZER)
     import_hf(tmp_path / "saved", tmp_path / "back")
     for parameter in StateReader(checkpoint).index:
         assert torch.equal(master(checkpoint, parameter), master(tmp_path / "back", parameter)), parameter
@@ -127,7 +127,7 @@ def test_shared_stacks_are_refused(span_data: Path, tmp_path: Path) -> None:
     model = load(["model/t5_base"], [*SMALL, "model.shared=true"]).model
     checkpoint = make_checkpoint(tmp_path / "ours", span_data.parent / "tokenizer", replace(model, vocab_size=None))
     with pytest.raises(CheckpointError, match=r"model\.shared=True"):
-        huggingface.export(checkpoint, tmp_path / "theirs")
+        hf_export.export(checkpoint, tmp_path / "theirs")
 
 
 def test_what_an_encoder_decoder_does_not_do(folders: list[Path]) -> None:

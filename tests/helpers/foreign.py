@@ -15,7 +15,7 @@ from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import train_tokenizer
-from gpt1_ds.interop import huggingface, imported, openai
+from gpt1_ds.interop import hf_import, imported, openai
 from gpt1_ds.interop.imported import Imported
 from gpt1_ds.model.names import ParameterInfo
 from tests.helpers.served import SENTENCE
@@ -52,7 +52,7 @@ def make_checkpoint(
 def import_hf(source: Path, out: Path, tokenizer: Path | None = None, task: str | None = None) -> list[str]:
     """What `checkpoint import --from hf` does in this process; its remarks."""
     with tempfile.TemporaryDirectory() as scratch:
-        found, folder = huggingface.read(source, tokenizer, Path(scratch), task)
+        found, folder = hf_import.read(source, tokenizer, Path(scratch), task)
         return imported.publish(found, folder, imported.free_place(out), PROVENANCE)
 
 

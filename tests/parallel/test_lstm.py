@@ -13,7 +13,7 @@ from gpt1_ds.architecture.count import parameters
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import load as load_config
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from gpt1_ds.model import names
 from tests.helpers import finetuning
 from tools import runs, small_tasks
@@ -99,6 +99,6 @@ def test_it_is_not_cut(arguments: list[str]) -> None:
 
 def test_transformers_cannot_express_it(trained: list[str], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model\.kind=lstm: transformers has no such model") as caught:
-        huggingface.export(runs.folder(trained).path, tmp_path / "out")
+        hf_export.export(runs.folder(trained).path, tmp_path / "out")
     assert len(caught.value.problems) == 1
     assert not (tmp_path / "out").exists()

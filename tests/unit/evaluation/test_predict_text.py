@@ -13,7 +13,7 @@ import pytest
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.cli import main
-from gpt1_ds.interop import huggingface
+from gpt1_ds.interop import hf_export
 from gpt1_ds.tracking.record import of_models
 from tests.helpers.served import fields, fine_tune, labels, predictor_of, rows
 
@@ -76,6 +76,6 @@ def test_evaluate_says_the_same(run: Run, tmp_path: Path, capfd: pytest.CaptureF
 
 
 def test_an_export_is_a_language_model(run: Run, tmp_path: Path) -> None:
-    huggingface.export(find_checkpoint(run("single")), tmp_path / "theirs")
+    hf_export.export(find_checkpoint(run("single")), tmp_path / "theirs")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["architectures"] == ["T5ForConditionalGeneration"]

@@ -19,7 +19,7 @@ from gpt1_ds.config import ModelConfig, load
 from gpt1_ds.data.tokenizers import json_sections
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.train import train_tokenizer
-from gpt1_ds.interop import huggingface, imported
+from gpt1_ds.interop import hf_export, hf_import, hf_weights, imported
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
 from gpt1_ds.interop.hf_config import GENERATION
@@ -36,7 +36,7 @@ Tensors = dict[str, torch.Tensor]
 def exported(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("folder")
     make_checkpoint(folder / "checkpoint", tiny_data.parent / "tokenizer")
-    huggingface.export(folder / "checkpoint", folder / "exported")
+    hf_export.export(folder / "checkpoint", folder / "exported")
     return folder / "exported"
 
 
@@ -46,7 +46,7 @@ def source(exported: Path, tmp_path: Path) -> Path:
 
 
 def rewrite(source: Path, change: Callable[[Tensors], Tensors]) -> None:
-    path = source / huggingface.WEIGHTS
+    path = source / hf_weights.WEIGHTS
     safetensors.torch.save_file(change(safetensors.torch.load_file(path)), path, metadata={"format": "pt"})
 
 
@@ -113,7 +113,7 @@ def test_queries_keys_and_values_are_thirds() -> None:
     ids=["without-prefix", "head-too", "head-only", "mask-buffer", "position-buffer"],
 )
 def test_ways_to_save_the_same_model(change: Callable[[Tensors], Tensors], source: Path, tmp_path: Path) -> None:
-    wanted = safetensors.torch.load_file(source / huggingface.WEIGHTS)["transformer.tokens_embed.weight"].clone()
+    wanted = safetensors.torch.load_file(source / hf_weights.WEIGHTS)["transformer.tokens_embed.weight"].clone()
     rewrite(source, change)
     assert import_hf(source, tmp_path / "out") == []
     assert torch.equal(tokens_of(tmp_path / "out"), wanted)
@@ -172,7 +172,7 @@ def test_configurations_that_are_not_gpt1s(values: dict[str, Any], message: str,
 
 def test_what_a_configuration_carries(source: Path, tmp_path: Path) -> None:
     configure(source, resid_pdrop=0, embd_pdrop=0.3, attn_pdrop=0.4, afn="gelu_new", n_ctx=48)
-    model = huggingface.read(source, None, tmp_path)[0].model
+    model = hf_import.read(source, None, tmp_path)[0].model
     dropouts = {"residual_dropout": 0.0, "embedding_dropout": 0.3, "attention_dropout": 0.4}
     assert model == ModelConfig(layers=2, width=32, heads=4, context=48, vocab_size=500, **dropouts)
 
@@ -207,7 +207,7 @@ def test_a_decoder_that_begins_elsewhere_when_it_writes_is_refused(span_data: Pa
     sizes = ["model.layers=1", "model.width=32", "model.heads=4", "model.head_width=8", "model.ffn=64"]
     model = replace(load(["model/t5_base"], sizes).model, vocab_size=None)
     make_checkpoint(tmp_path / "ours", span_data.parent / "tokenizer", model)
-    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
+    hf_export.export(tmp_path / "ours", tmp_path / "theirs")
     write_texts(tmp_path / "theirs", decoder_start_token_id=7)
     message = f"{GENERATION}: decoder_start_token_id 7: a decoder begins with the padding symbol here, which is"
     assert_refused(tmp_path / "theirs", tmp_path, rf"{message} \d+ of the tokenizer; pass")
@@ -217,7 +217,7 @@ def test_positions_counted_by_another_padding_symbol_are_refused(tmp_path: Path)
     """RoBERTa's begin again at every token that is its padding."""
     tokenizer = encoder_tokenizers(tmp_path)["roberta"]
     make_checkpoint(tmp_path / "ours", tokenizer, ROBERTA)
-    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
+    hf_export.export(tmp_path / "ours", tmp_path / "theirs")
     pad = json.loads((tmp_path / "theirs" / "config.json").read_text())["pad_token_id"]
     import_hf(tmp_path / "theirs", tmp_path / "back")
     configure(tmp_path / "theirs", pad_token_id=pad + 1)
@@ -238,8 +238,8 @@ def test_what_their_tokenizer_puts_around_a_text_is_told(tmp_path: Path) -> None
     (tmp_path / "text.txt").write_text(f"{SENTENCE}\n" * 40)
     end = train_tokenizer([tmp_path / "text.txt"], tmp_path / "tok", 280, model="gpt2-bpe").eod_id
     make_checkpoint(tmp_path / "ours", tmp_path / "tok", replace(SMALL, norm="pre", init="residual"))
-    huggingface.export(tmp_path / "ours", tmp_path / "theirs")
-    shutil.rmtree(tmp_path / "theirs" / huggingface.TOKENIZER)
+    hf_export.export(tmp_path / "ours", tmp_path / "theirs")
+    shutil.rmtree(tmp_path / "theirs" / hf_export.TOKENIZER)
     assert import_hf(tmp_path / "theirs", tmp_path / "plain") == []
     path = tmp_path / "theirs" / "tokenizer.json"
     contents = json.loads(path.read_text())
@@ -254,7 +254,7 @@ def test_what_their_tokenizer_puts_around_a_text_is_told(tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", f"{huggingface.TOKENIZER}/tokenizer.model"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", f"{hf_export.TOKENIZER}/tokenizer.model"])
 def test_links_out_of_the_folder_are_refused(name: str, source: Path, tmp_path: Path) -> None:
     (source / name).rename(tmp_path / "elsewhere")
     (source / name).symlink_to(tmp_path / "elsewhere")
@@ -262,20 +262,20 @@ def test_links_out_of_the_folder_are_refused(name: str, source: Path, tmp_path: 
 
 
 def test_a_linked_tokenizer_folder_is_refused(source: Path, tmp_path: Path) -> None:
-    (source / huggingface.TOKENIZER).rename(tmp_path / "elsewhere")
-    (source / huggingface.TOKENIZER).symlink_to(tmp_path / "elsewhere")
+    (source / hf_export.TOKENIZER).rename(tmp_path / "elsewhere")
+    (source / hf_export.TOKENIZER).symlink_to(tmp_path / "elsewhere")
     assert_refused(source, tmp_path, "carries neither a tokenizer of ours nor vocab.json and")
 
 
 def test_only_the_tokenizers_own_files_are_taken(source: Path, tmp_path: Path) -> None:
-    (source / huggingface.TOKENIZER / "extra").symlink_to("/etc/hostname")
+    (source / hf_export.TOKENIZER / "extra").symlink_to("/etc/hostname")
     import_hf(source, tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out" / "tokenizer")) == [METADATA, "tokenizer.model"]
 
 
 def shard(source: Path) -> dict[str, str]:
-    tensors = safetensors.torch.load_file(source / huggingface.WEIGHTS)
-    (source / huggingface.WEIGHTS).unlink()
+    tensors = safetensors.torch.load_file(source / hf_weights.WEIGHTS)
+    (source / hf_weights.WEIGHTS).unlink()
     places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(sorted(tensors))}
     for file in set(places.values()):
         safetensors.torch.save_file({n: t for n, t in tensors.items() if places[n] == file}, source / file)
@@ -283,11 +283,11 @@ def shard(source: Path) -> dict[str, str]:
 
 
 def write_index(source: Path, places: Any) -> None:
-    (source / huggingface.INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (source / hf_weights.INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
 
 def test_shards_are_read(source: Path, tmp_path: Path) -> None:
-    wanted = safetensors.torch.load_file(source / huggingface.WEIGHTS)["transformer.tokens_embed.weight"]
+    wanted = safetensors.torch.load_file(source / hf_weights.WEIGHTS)["transformer.tokens_embed.weight"]
     write_index(source, shard(source))
     import_hf(source, tmp_path / "out")
     assert torch.equal(tokens_of(tmp_path / "out"), wanted)
@@ -312,7 +312,7 @@ def test_an_index_that_lies(file: Any, message: str, source: Path, tmp_path: Pat
 
 
 def test_a_folder_without_weights(source: Path, tmp_path: Path) -> None:
-    (source / huggingface.WEIGHTS).unlink()
+    (source / hf_weights.WEIGHTS).unlink()
     assert_refused(source, tmp_path, "holds neither model.safetensors nor")
     assert_refused(tmp_path / "nothing", tmp_path, "not a folder; --source names")
 
@@ -350,7 +350,7 @@ def test_vocabularies_that_do_not_fit(rows: int, message: str, source: Path, tmp
 def test_a_model_that_transformers_cannot_express(tiny_data: Path, tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "c", tiny_data.parent / "tokenizer", replace(SMALL, ffn=96))
     with pytest.raises(CheckpointError, match=r"model.ffn=96: .* only 4 \* model.width = 128"):
-        huggingface.export(tmp_path / "c", tmp_path / "out")
+        hf_export.export(tmp_path / "c", tmp_path / "out")
 
 
 def test_a_place_that_is_taken(source: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpt1_ds.interop.hf_task import length_limit_of
+from gpt1_ds.interop.head_import import length_limit_of
 
 
 @pytest.mark.parametrize(("given", "limit"), [(None, None), (8, 8), (15, 15), (16, None), (10**30, None), (1e30, None)])
