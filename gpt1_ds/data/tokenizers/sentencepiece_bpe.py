@@ -168,6 +168,8 @@ def learn_sentencepiece(
             remove_extra_whitespaces=False,
             add_dummy_prefix=False,
             byte_fallback=True,
+            # of text without one (numbers, Chinese) it would not be a piece, and its bytes do not decode to a blank
+            required_chars="" if any(" " in line for line in lines) else SPACE,
             control_symbols=list(symbols(masks, sentinels).values()),
             unk_id=0,
             bos_id=-1,

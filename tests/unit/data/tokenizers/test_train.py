@@ -56,6 +56,14 @@ def test_rows_without_text_are_counted(text: Path, tmp_path: Path, capsys: pytes
     assert "leaves out" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_text_without_a_blank(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "genomes.txt").write_text("\n".join("ACGT"[n % 4] * (n % 7 + 1) + "GATTACA" for n in range(500)))
+    train_tokenizer([tmp_path / "genomes.txt"], tmp_path / "out", 268, model=model)
+    tokenizer = load_tokenizer(tmp_path / "out")
+    assert tokenizer.decode(tokenizer.encode("GATTACA and a  blank")) == "GATTACA and a  blank"
+
+
 def test_an_existing_folder_is_not_overwritten(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
