@@ -1,15 +1,15 @@
-"""What the charts of a run's page draw: columns of numbers, with steps, tokens and hours to choose from as axis."""
+"""The columns of numbers that the charts of a run's page (charts.py) draw, with steps, tokens and hours as axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpt1_ds.config.task import SCALES
+from gpt1_ds.report.charts import CHARTS, CONTROL, SCORES, Chart
 from gpt1_ds.report.runs import Records, RunStory
 
 AXES = ("step", "tokens", "hours")
@@ -27,127 +27,19 @@ HOURS = (
 )
 
 
-@dataclass(frozen=True)
-class Chart:
-    """One chart of the page; `key` is the column of metrics.jsonl that it draws, or the beginning of several: a
-    curve for each kind of layer, position or source.
-    """
-
-    key: str
-    title: str
-    caption: str
-    noisy: bool = True  # whether smoothing is for it
-    log: bool = False  # whether heights are logarithmic at first
-    name: str = ""  # of its file and its element of the page; empty: the key
-
-    def columns(self, story: RunStory) -> list[str]:
-        """Returns the columns of logged steps that it draws."""
-        return [key for key in story.columns if key == self.key or key.startswith(f"{self.key}/")]
-
-
-CHARTS = (
-    Chart(
-        "loss",
-        "Loss, nats per token",
-        "Loss of each logged training batch (with dropout, if there is any).",
-    ),
-    Chart("task_loss", "Loss of the task", "Mean over the examples of the training batch, with dropout."),
-    Chart(
-        "language_loss",
-        "Loss of the language model beside the task, nats per token",
-        "Of the same batch, before task.lm_coefficient.",
-    ),
-    Chart(
-        "accuracy",
-        "Accuracy on the training batch",
-        "Fraction of its examples that are right, with dropout; above the score of dev they are learned by heart.",
-    ),
-    Chart("learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
-    Chart("grad_norm", "Gradient norm", "Global gradient norm before clipping.", name="gradient_norm"),
-    Chart(
-        "tokens_per_second",
-        "Throughput, tokens per second",
-        "All ranks together, in the interval before each logged step, without evaluations and saves.",
-        name="throughput",
-    ),
-    Chart("mfu", "MFU", "Model FLOPs as a fraction of the device's peak."),
-    Chart(
-        "data_wait_seconds",
-        "Waiting for data, seconds per step",
-        "How long a step waits for its batch, mean of the interval before each logged step.",
-        name="waiting",
-    ),
-    Chart("peak_memory_gib", "Peak memory, GiB", "The largest of all ranks.", noisy=False, name="memory"),
-    Chart(
-        "clipped",
-        "Clipped steps",
-        "Fraction of the steps since the last logged one whose gradient was longer than optimizer.clip.",
-    ),
-    Chart("loss_scale", "Loss scale", "fp16 only.", noisy=False),
-    Chart(
-        "gradient_norms",
-        "Gradient norm by kind of layer",
-        "Norms of the gradients of all layers of a kind together, before clipping (train.watch).",
-        log=True,
-    ),
-    Chart(
-        "weight_norms",
-        "Weight norm by kind of layer",
-        "Norms of the fp32 weights after each logged step.",
-        noisy=False,
-        log=True,
-    ),
-    Chart(
-        "update_norms",
-        "Update norm by kind of layer",
-        "Norms of what a logged step changed of the weights.",
-        log=True,
-    ),
-    Chart(
-        "noise_scale",
-        "Gradient noise scale, sequences",
-        "The batch at which noise and gradient are equal: far below it a larger batch saves steps, far above it hardly "
-        "(McCandlish et al. 2018; the ratio of means over the last logged steps).",
-        log=True,
-    ),
-    Chart(
-        "largest_activations",
-        "Largest activation by kind of output",
-        "Largest absolute value of all outputs of a kind in a logged step.",
-        log=True,
-    ),
-    Chart(
-        "loss_by_position",
-        "Loss by position, nats per token",
-        "Loss of the training batch at positions of a row.",
-    ),
-    Chart(
-        "loss_by_source",
-        "Loss by source, nats per token",
-        "Loss of the rows of each dataset of data.path.",
-    ),
-)
-
-
-CONTROL = ", control"  # after a probe's name
-SCORES: dict[str, tuple[str, list[dict[str, Any]]]] = {  # chart -> title, marks
-    "zero_shot": ("Zero-shot probes: 0 is chance, 1 the best", [{"label": "chance", "value": 0.0}]),
-    "task": ("Scores of the task", []),
-}
-
-
 def hours(train: Records) -> list[float]:
-    """Hours of training after each logged step: the steps since the logged one before it, times their mean time."""
-    total, before, found = 0.0, 0, []
+    """Returns the hours of training after each logged step: the steps since the logged one before it times their mean
+    time, added up.
+    """
+    seconds, before = [0.0], 0
     for record in train:
-        total += (record["step"] - before) * (record.get("step_seconds") or 0.0)
+        seconds.append(seconds[-1] + (record["step"] - before) * (record.get("step_seconds") or 0.0))
         before = record["step"]
-        found.append(total / 3600)
-    return found
+    return [total / 3600 for total in seconds[1:]]
 
 
 def places(train: Records, steps: Sequence[float]) -> Columns:
-    """Steps of a run as tokens and hours; between two logged steps both grow evenly."""
+    """Returns `steps` of a run with the tokens and hours after them; between two logged steps both grow evenly."""
     logged = [0, *(line["step"] for line in train)]
     tokens = np.interp(steps, logged, [0, *(line["tokens"] for line in train)])
     spent = np.interp(steps, logged, [0.0, *hours(train)])
@@ -155,15 +47,17 @@ def places(train: Records, steps: Sequence[float]) -> Columns:
 
 
 def gaps(steps: Sequence[int]) -> list[int]:
-    """Steps that are logged after a gap much wider than the intervals on both its sides: a curve begins anew there."""
+    """Returns the logged steps after a gap much wider than the intervals on both its sides: a curve begins anew
+    there.
+    """
     wide = np.diff(steps)
     beside = np.maximum(wide[:-2], wide[2:])
     return [steps[place + 2] for place in np.flatnonzero(wide[1:-1] > 10 * beside).tolist()]
 
 
 def thinned(columns: Columns, rows: int) -> Columns:
-    """About `rows` rows at most: the first ones and, of each stretch of the others, those in which a column is least
-    or greatest or has no value. No peak is lost.
+    """Returns about `rows` rows at most: the first ones and, of each stretch of the others, those in which a column is
+    least or greatest or has no value. No peak is lost.
     """
     total = len(columns["step"])
     if total <= rows:
@@ -181,7 +75,7 @@ def thinned(columns: Columns, rows: int) -> Columns:
 
 
 def data(stories: Sequence[RunStory]) -> dict[str, Any]:
-    """Everything that the page's charts need, as JSON values: runs (tables of columns, events) and charts (series)."""
+    """Returns all that the page's charts need, as JSON values: runs (tables of columns, events) and charts (series)."""
     charts = [_score_chart("task", stories), *(_chart(one, stories) for one in CHARTS)]  # what a task's run is for
     charts += [_score_chart("zero_shot", stories), *_measured_charts(stories)]
     runs = [_run(story, ROWS // len(stories)) for story in stories]
@@ -204,7 +98,7 @@ def _run(story: RunStory, rows: int) -> dict[str, Any]:
 
 
 def _events(story: RunStory) -> dict[str, Any]:
-    """Where each event stands on the axes; one without a step happened at that of the event before it."""
+    """Returns where each event lies on the axes; one without a step happened at that of the event before it."""
     step, steps, texts = 0, [], []
     for event in story.events:
         step = event["step"] if isinstance(event.get("step"), int) else step
@@ -214,12 +108,12 @@ def _events(story: RunStory) -> dict[str, Any]:
 
 
 def kind_of(event: dict[str, Any]) -> str:
-    """An event's name; a start that is not the first one is a resume."""
+    """Returns an event's name; a start that is not the first one is a resume."""
     return "resumed" if event["event"] == "started" and event.get("step") else str(event["event"])
 
 
 def details(event: dict[str, Any]) -> str:
-    """What an event says besides its name, time and step, in one short line."""
+    """Returns what an event says besides its name, time and step, in one short line."""
     named = {key: value for key, value in event.items() if key not in ("time", "event", "step")}
     text = ", ".join(f"{key} {value}" for key, value in named.items() if value not in ("", None))
     return text if len(text) <= DETAIL else f"{text[:DETAIL]}... (events.jsonl has all)"
@@ -228,6 +122,8 @@ def details(event: dict[str, Any]) -> str:
 def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
     series: list[dict[str, Any]] = []
     for number, story in enumerate(stories):
+        if chart.key == "task_loss" and _is_all_of_the_loss(story):
+            continue
         held_out = chart.key == "loss" and bool(story.held_out)
         for key in chart.columns(story):
             label = f"{story.name}: training batch" if held_out else story.name
@@ -246,8 +142,14 @@ def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
     return found | ({"log": True} if chart.log else {})
 
 
+def _is_all_of_the_loss(story: RunStory) -> bool:
+    """Returns whether the loss of the task is the loss: then its chart would show the same curve again."""
+    pairs = [(line["loss"], line.get("task_loss")) for line in story.train]
+    return all(task is None or (loss is not None and math.isclose(loss, task, rel_tol=1e-6)) for loss, task in pairs)
+
+
 def about_loss(stories: Sequence[RunStory], marks: Sequence[Any]) -> Iterator[str]:
-    """Sentences on what the chart of losses shows of these runs."""
+    """Yields sentences on what the chart of losses shows of these runs."""
     if evaluated := [story for story in stories if story.held_out]:
         is_part = any(story.config.train.eval_batches for story in evaluated)
         yield f"Circles: of {'a fixed sample' if is_part else 'all'} of the held-out text (train.eval_batches)."
@@ -262,7 +164,7 @@ def about_loss(stories: Sequence[RunStory], marks: Sequence[Any]) -> Iterator[st
 
 
 def scores(name: str, story: RunStory) -> dict[str, Points]:
-    """The curves of a chart of SCORES, by label."""
+    """Returns the curves of a chart of SCORES, by label."""
     found: dict[str, Points] = {}
     for probe, records in story.probes.items() if name == "zero_shot" else ():
         if len(records) > 1:
@@ -278,7 +180,7 @@ def scores(name: str, story: RunStory) -> dict[str, Points]:
 
 
 def measured(story: RunStory) -> dict[str, Points]:
-    """The curves of train.evaluations: of each the metric that decides, and what its control has of it."""
+    """Returns the curves of train.evaluations: of each the metric that decides, and that of its control."""
     found: dict[str, Points] = {}
     for record in story.measured:
         first, scored = _deciding(record), record["metrics"]
@@ -289,12 +191,12 @@ def measured(story: RunStory) -> dict[str, Points]:
 
 
 def _deciding(record: dict[str, Any]) -> str:
-    """The first metric of a record, which is the one that decides."""
+    """Returns the first metric of a record, which is the one that decides."""
     return next(iter(record["metrics"]), "")
 
 
 def _measured_charts(stories: Sequence[RunStory]) -> Iterator[dict[str, Any]]:
-    """A chart for each of train.evaluations, all runs in it."""
+    """Yields a chart for each of train.evaluations, all runs in it."""
     metrics = {record["task"]: _deciding(record) for story in stories for record in story.measured}
     tables = [measured(story) for story in stories]
     for place, (task, metric) in enumerate(metrics.items()):
@@ -312,14 +214,14 @@ def _measured_charts(stories: Sequence[RunStory]) -> Iterator[dict[str, Any]]:
 
 
 def normalised(probe: str, metrics: dict[str, Any], score: float | None = None) -> float:
-    """A probe's score, or another `score` of it, as charts show it: 0 is chance, 1 the best of its scale."""
+    """Returns a probe's score, or another `score` of it, as charts show it: 0 is chance, 1 the best of its scale."""
     scale = SCALES[probe]
     score = metrics[scale.metric] if score is None else score
     return float((score - metrics["chance"]) / (scale.best - metrics["chance"]))
 
 
 def _score_chart(name: str, stories: Sequence[RunStory]) -> dict[str, Any]:
-    """A probe has the same colour on every page, and its control has it too."""
+    """Returns a chart in which a probe has the same colour as on every page, and its control has it, too."""
     title, marks = SCORES[name]
     series, probes = [], dict[str, bool]()  # probe -> whether a control of it is drawn
     for number, story in enumerate(stories):
@@ -334,7 +236,7 @@ def _score_chart(name: str, stories: Sequence[RunStory]) -> dict[str, Any]:
 
 
 def about_probes(probes: Mapping[str, bool]) -> Iterator[str]:
-    """Sentences on the probes that are drawn; True of one whose control is drawn, too."""
+    """Yields sentences on the probes that are drawn; True of one whose control is drawn, too."""
     yield "Zero-shot probes of the checkpoints: (score - chance) / (best - chance), so 0 (dotted) is guessing."
     for metric in dict.fromkeys(SCALES[name].metric for name in probes):
         named = ", ".join(name for name in probes if SCALES[name].metric == metric)
@@ -354,7 +256,7 @@ def _series(run: int, table: str, key: str, label: str, colour: int, style: str)
 
 
 def _baselines(stories: Sequence[RunStory]) -> list[dict[str, Any]]:
-    """The n-gram lines; runs on the same data share theirs."""
+    """Returns the lines of n-grams; runs on the same data have the same ones."""
     found = {(GRAMS[one["order"]], one["loss"]) for story in stories for one in story.baselines}
     return [{"label": label, "value": value} for label, value in sorted(found, key=lambda one: -one[1])]
 
@@ -364,10 +266,10 @@ def _has(records: Records, key: str) -> bool:
 
 
 def finite(value: float | None) -> float | None:
-    """JSON and a curve know neither infinity nor nan."""
+    """Returns None in the place of infinity and nan, which neither JSON nor a curve knows."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def _short(table: Columns) -> Columns:
-    """Six digits are more than a chart shows."""
+    """Returns the table with six digits of each number, which are more than a chart shows."""
     return {key: [float(f"{x:.6g}") if isinstance(x, float) else x for x in xs] for key, xs in table.items()}

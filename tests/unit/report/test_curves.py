@@ -189,6 +189,15 @@ def test_the_parts_of_a_task_loss_are_named(run: Path, coefficient: float, said:
     assert caption(replace(story, config=replace(story.config, task=task))).endswith(f"Loss of cola: {said}.")
 
 
+@pytest.mark.parametrize("language_loss", [0.0, 2.5])
+def test_a_task_loss_that_is_all_of_the_loss_has_no_chart(run: Path, language_loss: float) -> None:  # noqa: F811
+    story = read(run)
+    train = [{**line, "task_loss": line["loss"] * (1 + 1e-8) - 0.5 * language_loss} for line in story.train]
+    charts = {chart["name"] for chart in curves.data([replace(story, train=train)])["charts"]}
+    assert "loss" in charts
+    assert ("task_loss" in charts) == (language_loss > 0)
+
+
 def test_each_of_train_evaluations_has_a_chart(tmp_path: Path) -> None:
     """The metric that decides and its control, over the steps at which they were measured."""
     lines = [asdict(train_record(step)) for step in (1, 2, 3, 4)]
