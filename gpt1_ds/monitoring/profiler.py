@@ -4,8 +4,8 @@ their time went, as plain spans and sums. Who asks by the file also gets a snaps
 They are read as the profiler holds them. Its own `events()` takes a tenth of a millisecond of each, a minute for some
 steps of a small model.
 
-What the watch hears of a rank's phases becomes the trace's ranges, so that both speak of the same phases. Nothing is
-installed outside of the window, and nothing inside it changes a number of the training.
+The phases that a rank reports to the watchdog become the ranges of the trace, so that both name the same phases.
+Nothing is installed outside of the window, and nothing inside it changes a number of the training.
 """
 
 from __future__ import annotations

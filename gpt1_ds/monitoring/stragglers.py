@@ -2,10 +2,10 @@
 backward until they first wait for another rank.
 
 A step takes as long as its slowest rank, and every rank measures the same step. What differs is the time before a rank
-waits. Each measures its own, and at logged steps they tell one another: one number a rank, which changes nothing that
-is computed. Ranks are compared with those that hold the same layers. Ranks of a tensor-parallel group wait for one
-another in every layer, so that all of a group look slow; ZeRO 2 and 3, CUDA graphs, and gradients that are reduced
-under the backward pass hide a slow rank in part.
+waits. Each rank measures its own time, and at logged steps all ranks exchange it: one number a rank, which changes
+nothing that is computed. Ranks are compared with those that hold the same layers. Ranks of a tensor-parallel group wait
+for one another in every layer, so that all of a group look slow; ZeRO 2 and 3, CUDA graphs, and gradients that are
+reduced under the backward pass hide a slow rank in part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST = 1024  # marks of a device between two logged steps
 
 
 class Clock(Protocol):
-    """`mark` is a moment, `seconds` the time from one to another, when both have passed."""
+    """`mark` marks this moment; `seconds` is the time between two marks, when both have passed."""
 
     def mark(self) -> Any: ...
 
@@ -49,7 +49,7 @@ class HostClock:
 
 
 class DeviceClock:
-    """The GPU's: the host is ahead of it, and does not see how long it takes."""
+    """The clock of the GPU: the host is ahead of it, and does not see how long it takes."""
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
@@ -61,21 +61,21 @@ class DeviceClock:
 
 
 class OwnTime:
-    """How long this rank was in phases of its own, in each step."""
+    """Measures how long this rank was in phases of its own, in each step."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._marks, self._in_step = clock, 0, False
-        self._begin: Any = None  # the mark at which own phases began; None: this is not one
-        self._steps: list[list[tuple[Any, Any]]] = []  # of each the spans of own phases
+        self._begin: Any = None  # the mark at which phases of its own began; None: it is in another phase
+        self._steps: list[list[tuple[Any, Any]]] = []  # of each step the spans in which it was in its own phases
 
     def begin(self, phase: str) -> None:
-        word = phase.partition(" ")[0]
-        if word not in OWN and word not in BETWEEN:
+        kind = phase.partition(" ")[0]
+        if kind not in OWN and kind not in BETWEEN:
             self._in_step = False  # gradients are reduced, say, or it is an evaluation: what follows is part of that
-        elif word == "data":
+        elif kind == "data":
             self._in_step = True
             self._steps.append([])
-        own = self._in_step and word in OWN
+        own = self._in_step and kind in OWN
         if own == (self._begin is not None) or self._marks >= MOST:
             return
         mark = self._clock.mark()
@@ -87,7 +87,7 @@ class OwnTime:
             self._begin = None
 
     def lap(self) -> tuple[int, float]:
-        """Returns the steps since the last lap, and the seconds of own phases in the median one."""
+        """Returns how many steps were since the last lap, and the median over them of the seconds in its own phases."""
         steps = [sum(self._clock.seconds(begin, end) for begin, end in spans) for spans in self._steps if spans]
         self._steps.clear()
         self._begin, self._marks = None, 0
@@ -95,7 +95,7 @@ class OwnTime:
 
 
 class Window:
-    """The last intervals: each the steps in it and every rank's seconds of its own for a step."""
+    """The last intervals between logged steps: of each the number of steps, and every rank's own seconds in a step."""
 
     def __init__(self, layout: Layout) -> None:
         world = range(layout.tensor * layout.pipeline * layout.data)
@@ -117,18 +117,19 @@ class Window:
         """
         if len(self._intervals) < INTERVALS or self._steps < STEPS:
             return {}
-        found = {}
+        slow_ranks = {}
+        enough = MOSTLY * len(self._intervals)
         for rank, peers in enumerate(self._peers):
             pairs = [(own[rank], median_low(own[peer] for peer in peers)) for _, own in self._intervals]
-            slow, most = sum(mine > RATIO * theirs for mine, theirs in pairs), MOSTLY * len(pairs)
-            if slow >= most or (rank in before and len(pairs) - slow < most):
-                found[rank] = (median(mine for mine, _ in pairs), median(theirs for _, theirs in pairs))
-        return found
+            slow = sum(seconds > RATIO * of_peers for seconds, of_peers in pairs)
+            if slow >= enough or (rank in before and len(pairs) - slow < enough):
+                slow_ranks[rank] = (median(seconds for seconds, _ in pairs), median(of_peers for _, of_peers in pairs))
+        return slow_ranks
 
 
 class Stragglers:
-    """All ranks make it together, and `beat` together at logged steps; rank 0 says what they find. `beat` passes every
-    phase on.
+    """Finds ranks that are slow; rank 0 reports them. All ranks make it together, and call `beat` in the place of the
+    watchdog's, to which it passes every phase on; at logged steps that call is a collective.
     """
 
     def __init__(self, run_dir: RunDir, groups: ProcessGroups, beat: Callable[..., None]) -> None:
@@ -150,20 +151,20 @@ class Stragglers:
         every[self._groups.rank] = seconds
         dist.all_reduce(every, group=self._groups.control_group)
         self._window.add(steps, every.tolist())
-        found = self._window.stragglers(self._named)
-        for rank in sorted(found.keys() - self._named) if self._groups.rank == 0 else ():
-            mine, theirs = found[rank]
+        slow_ranks = self._window.stragglers(self._named)
+        for rank in sorted(slow_ranks.keys() - self._named) if self._groups.rank == 0 else ():
+            own, of_peers = slow_ranks[rank]
             host = self._hosts[rank]
             log.say(
-                f"rank {rank} on {host} is slow: it takes {mine:.3g} s of a step for what it does alone, others of its "
-                f"stage {theirs:.3g} s; all wait for it"
+                f"rank {rank} on {host} is slow: it takes {own:.3g} s of a step for what it does alone, others of its "
+                f"stage {of_peers:.3g} s; all wait for it"
             )
             self._run_dir.add_event(
-                "straggler", step=self._step, rank=rank, host=host, seconds=round(mine, 6), others=round(theirs, 6)
+                "straggler", step=self._step, rank=rank, host=host, seconds=round(own, 6), others=round(of_peers, 6)
             )
-        self._named = set(found)
+        self._named = set(slow_ranks)
 
 
 def watched(run_dir: RunDir, groups: ProcessGroups, beat: Callable[..., None]) -> Callable[..., None]:
-    """Returns what hears of phases in the place of `beat`: the same where no rank has a peer to be compared with."""
+    """Returns a `beat` that also finds stragglers; `beat` itself where no rank has a peer to be compared with."""
     return Stragglers(run_dir, groups, beat).beat if groups.layout.data > 1 else beat
