@@ -124,35 +124,35 @@ class Results:
 
 def read_study_results(folder: Path) -> Results:
     """The study in `folder`, which holds study.json."""
-    told = read_json(RunDir(folder).study)
+    values = read_json(RunDir(folder).study)
     trials: dict[Key, dict[Path, str]] = {}
-    for cell in told["cells"]:
+    for cell in values["cells"]:
         key = (cell["task"], cell["variant"], cell["seed"])
         trials.setdefault(key, {})[folder / cell["folder"]] = cell.get("choice", "")
-    tasks = {task["name"]: Column(**task) for task in told["tasks"]}
+    tasks = {task["name"]: Column(**task) for task in values["tasks"]}
     places = {key: _chosen(list(tried), tasks[key[0]].metric) for key, tried in trials.items()}
     found = ((key, place, trials[key][place]) for key, place in places.items())
     return Results(
-        name=told["name"],
-        checkpoint=told["checkpoint"],
+        name=values["name"],
+        checkpoint=values["checkpoint"],
         tasks=tuple(tasks.values()),
-        variants=tuple(told["variants"]),
-        seeds=tuple(told["seeds"]),
+        variants=tuple(values["variants"]),
+        seeds=tuple(values["seeds"]),
         cells=places,
         curve=tuple(
-            (point["layers"], (point["task"], point["variant"], point["seed"])) for point in told["layer_transfer"]
+            (point["layers"], (point["task"], point["variant"], point["seed"])) for point in values["layer_transfer"]
         ),
         scores=(
             *(score for cell in found for score in _scores(*cell)),
             *(score for score in _controls(folder) if score.task in tasks),  # those of a task that was taken out stay
         ),
-        failed=_failed(RunDir(folder), {cell["folder"] for cell in told["cells"]}),
+        failed=_failed(RunDir(folder), {cell["folder"] for cell in values["cells"]}),
         diverged=tuple(
             (os.path.relpath(place, folder), why) for place in places.values() if (why := _divergence(RunDir(place)))
         ),
-        split=told.get("split", "dev"),
-        compare=tuple(told.get("compare", ())),
-        control_rows=tuple(told.get("controls", ())),
+        split=values.get("split", "dev"),
+        compare=tuple(values.get("compare", ())),
+        control_rows=tuple(values.get("controls", ())),
     )
 
 

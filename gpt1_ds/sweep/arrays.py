@@ -149,7 +149,7 @@ def _add(
 
 
 def _options(sweep: Sweep, config: Config) -> list[str]:
-    """What sbatch is told for an array of cells like this one."""
+    """Returns the options of sbatch for an array of cells like this one."""
     folder = RunDir(sweep.folder)
     options = [argument for argument in sbatch_options(config, folder) if not argument.startswith(RUNS_ONE_BY_ONE)]
     return [*options, f"--job-name={sweep.study.name}", f"--output={output(folder, '%A_%a.out')}"]
@@ -185,11 +185,11 @@ def start(
         return [], list(submission.lines())
     sweep.check()
     numbers, most = submit(sweep, submission), f", {jobs} at a time" if jobs else ""
-    told = [
+    lines = [
         f"job {number}: {amount(len(array.trials), 'cell')}{most}: {array.manifest}"
         for number, array in zip(numbers, submission.arrays, strict=False)  # the last job is no array
     ]
-    return numbers, [*told, *([f"job {numbers[-1]}, then: gpt1-ds {shlex.join(last)}"] if last else [])]
+    return numbers, [*lines, *([f"job {numbers[-1]}, then: gpt1-ds {shlex.join(last)}"] if last else [])]
 
 
 def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:

@@ -162,8 +162,8 @@ class FinetuningSweep(Sweep):
             for entry in of_run(read_entries(trial.run_dir.evaluation)):
                 now = here.get(entry["split"])
                 if entry.get("data", now) != now:
-                    told = f"its scores of {entry['split']} are of other examples than {section.path} now has"
-                    yield f"{trial.run_dir.path}: {told}; put them back, or remove the folder"
+                    reason = f"its scores of {entry['split']} are of other examples than {section.path} now has"
+                    yield f"{trial.run_dir.path}: {reason}; put them back, or remove the folder"
 
     def table(self) -> Iterator[str]:
         """A line per trial, and the totals."""
@@ -190,8 +190,8 @@ def check_tasks(
             tasks[task.name] = read_task(section).task, section
             check_libraries(tasks[task.name][0])
         except UserError as error:
-            told = (problem.removeprefix("command line: ") for problem in error.problems)
-            problems += [f"{study.name}: {task.name}: {problem}" for problem in told]
+            reasons = (problem.removeprefix("command line: ") for problem in error.problems)
+            problems += [f"{study.name}: {task.name}: {reason}" for reason in reasons]
     if not problems:  # else not all tasks have sections
         problems += _trend_problems(study, {name: section for name, (_, section) in tasks.items()})
     for name, config in models.items():
@@ -209,9 +209,9 @@ def _trend_problems(study: FinetuningStudy, sections: Mapping[str, TaskConfig]) 
         for task, found in counts.items():
             if None in found or len(set(found)) < max(2, len(found)):
                 shown = ", ".join("all" if count is None else str(count) for count in found)
-                told = f"task.train_examples of {task} are {shown}"
+                problem = f"task.train_examples of {task} are {shown}"
                 way_out = "use two or more, each of them once, and in a rehearsal fewer parts"
-                yield f"{study.name}: compare[{number}].trend: {told}; {way_out}"
+                yield f"{study.name}: compare[{number}].trend: {problem}; {way_out}"
 
 
 def _lacking_symbols(config: Config, tasks: Sequence[tuple[Task, TaskConfig]]) -> Iterator[str]:
@@ -305,7 +305,7 @@ def _configurations(
     variants: Mapping[str, Sequence[str]],
     tasks: Sequence[str],
 ) -> Configs:
-    """A problem of several trials is told once."""
+    """Returns the configurations of the trials. A problem of several trials is reported once."""
     common = [*([f"{SOURCE}={study.checkpoint}"] if study.checkpoint else []), *study.common]
     configs: Configs = {}
     problems: dict[str, str] = {}
@@ -381,8 +381,8 @@ def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:
     """Split -> {ids, gold, groups, controls: name -> answers}, as lists."""
     splits: dict[str, Any] = {}
     for one in answers:
-        told = {"ids": one.ids, "gold": one.gold.tolist(), "groups": one.groups, "controls": {}}
-        split = splits.setdefault(one.split, told)
+        entry = {"ids": one.ids, "gold": one.gold.tolist(), "groups": one.groups, "controls": {}}
+        split = splits.setdefault(one.split, entry)
         split["controls"][one.control] = one.found.tolist()
     return splits
 

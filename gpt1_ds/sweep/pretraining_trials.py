@@ -111,8 +111,8 @@ def make_pretraining(
             if configs[one.name].task is not None:
                 raise ConfigError(f"{one.preset} has a task section; choose a preset like pretrain/books_cpu")
         except UserError as error:
-            told = (problem.removeprefix("command line: ") for problem in error.problems)
-            problems += [f"{study.name}: pretrain.{one.name}: {problem}" for problem in told]
+            reasons = (problem.removeprefix("command line: ") for problem in error.problems)
+            problems += [f"{study.name}: pretrain.{one.name}: {reason}" for reason in reasons]
     problems += _lacking_steps(study, configs)
     ConfigError.raise_all(problems)
     trials = [

@@ -74,14 +74,14 @@ class _Runner:
     """`stop` is why the sweep ends early, or nothing."""
 
     def __init__(self, sweep: Sweep, jobs: int, update: Callable[[], None]) -> None:
-        self.sweep, self.jobs, self.update, self._is_behind = sweep, jobs, update, False
+        self.sweep, self.jobs, self.update, self._is_late = sweep, jobs, update, False
         self.folder = RunDir(sweep.folder)
         self.stop, self._interrupts = "", 0
         self.log_file = sweep.folder / "study.log"
         self.waiting = deque(sweep.left)
         self.tries: Counter[Trial] = Counter()
         self.failed: dict[Trial, str] = {}
-        self.begun: dict[Trial, float] = {}  # of what runs now
+        self.started: dict[Trial, float] = {}  # of what runs now
         shares = accelerator.shares(sweep.trials[0].config, sweep.study.nproc, jobs)
         self.devices: SimpleQueue[str | None] = SimpleQueue()  # of the jobs that do not run now
         for number in range(jobs):
@@ -118,7 +118,7 @@ class _Runner:
         running: dict[Future[None], Trial] = {}
         while self.waiting or running:
             now = time.monotonic()
-            times = {trial: now - self.begun[trial] for trial in running.values()}
+            times = {trial: now - self.started[trial] for trial in running.values()}
             if reason := self.sweep.watch(times, self.spent + sum(times.values())):  # takes time: a signal may come
                 self.stop = self.stop or reason
             if self.folder.stop.exists():
@@ -126,9 +126,9 @@ class _Runner:
                 self.stop = USER
             if self.stop:
                 self.waiting.clear()
-                launch.signal_ranks(signal.SIGTERM)  # again and again: a trial may just have begun
+                launch.signal_ranks(signal.SIGTERM)  # again and again: a trial may just have started
             while len(running) < self.jobs and (trial := self._next(bool(running))) is not None:
-                self.begun[trial] = time.monotonic()
+                self.started[trial] = time.monotonic()
                 running[pool.submit(self._run_trial, trial)] = trial
             done = len(self.sweep.trials) - len(self.waiting) - len(running) - len(self.failed)
             show(done, "; ".join(map(str, running.values())))
@@ -160,7 +160,7 @@ class _Runner:
 
     def _settle(self, trial: Trial, future: Future[None]) -> None:
         error = future.exception()
-        seconds = time.monotonic() - self.begun.pop(trial)
+        seconds = time.monotonic() - self.started.pop(trial)
         self.spent += seconds
         if trial.done:
             self.sweep.remove_checkpoints()
@@ -180,12 +180,12 @@ class _Runner:
         """What a full disk does not take is written after the next trial, or at the end: the others run."""
         try:
             self.update()
-            self._is_behind = False
+            self._is_late = False
         except OSError as error:
-            if not isinstance(told := explain(error), WorldError):
+            if not isinstance(explained := explain(error), WorldError):
                 raise
-            log.say(f"{told}; it is written again after the next cell")
-            self._is_behind = True
+            log.say(f"{explained}; it is written again after the next cell")
+            self._is_late = True
 
     def _note_failure(self, trial: Trial, error: BaseException, seconds: float) -> None:
         self.tries[trial] += 1
@@ -213,7 +213,7 @@ class _Runner:
         if self.stop not in ("", USER, HANDOVER):
             end = f"{self.stop}; {end}"
         self._say(f"{self.sweep.folder}: {end}")
-        if self._is_behind:
+        if self._is_late:
             self.update()
         if self.failed:
             return EXIT_FAILURE

@@ -185,7 +185,7 @@ def unidentified(trials: Sequence[ScalingTrial]) -> Iterator[str]:
     elif _range(per_parameter) < DECADE:
         yield (
             f"arms: tokens per parameter go from {min(per_parameter):.3g} to {max(per_parameter):.3g}, less than a "
-            "decade, so that alpha and beta cannot be told apart; use larger and smaller budgets"
+            "decade, so that no fit can separate alpha from beta; use larger and smaller budgets"
         )
 
 

@@ -275,8 +275,8 @@ def _problems(study: ScalingStudy, made: Sequence[ScalingTrial]) -> Iterator[str
         budgets.setdefault((*_line(trial), trial.steps), set()).add(trial.budget)
     for (*_, steps), equal in budgets.items():
         if len(equal) > 1:
-            told = " and ".join(map(str, sorted(equal)))
-            yield f"arms: budgets of {told} tokens are the same {steps} steps; leave one out"
+            tokens = " and ".join(map(str, sorted(equal)))
+            yield f"arms: budgets of {tokens} tokens are the same {steps} steps; leave one out"
     for name in study.held_out:
         if name not in arms:
             near = difflib.get_close_matches(name, arms, 3) or list(arms)[:3]

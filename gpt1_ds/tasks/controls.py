@@ -78,8 +78,8 @@ def text_rows(examples: Sequence[Example], alone: bool = False) -> Texts:
     rows = []
     for example in examples:
         *before, last = example.texts
-        told = [(" ".join(example.texts), choice) for choice in example.choices] or [(" ".join(before), last)]
-        rows += [("" if alone else first, second) for first, second in told]
+        pairs = [(" ".join(example.texts), choice) for choice in example.choices] or [(" ".join(before), last)]
+        rows += [("" if alone else first, second) for first, second in pairs]
     return rows
 
 

@@ -237,8 +237,9 @@ def _questions(articles: list[Any]) -> Iterator[TableRow]:
 
 def _question(values: Any, context: Any, place: str) -> TableRow:
     try:
-        identity, asked, told = str(values["id"]), values["question"], values.get("answers")
-        answers = None if told is None else {name: [one[name] for one in told] for name in ("text", "answer_start")}
+        identity, asked, answers = str(values["id"]), values["question"], values.get("answers")
+        if answers is not None:
+            answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
     except (KeyError, TypeError, AttributeError) as error:
         return TableRow(place, problem=f"a question is damaged ({type(error).__name__}: {error})")
     if values.get("is_impossible"):

@@ -45,15 +45,15 @@ def _options(values: Values) -> Iterator[tuple[Any, ...]]:
     if "passage" not in values:
         number = values["idx"]
         question = f"{number['paragraph']}-{number['question']}"
-        told = f"{values['question']} {values['answer']}"
-        yield f"{question}-{number['answer']}", question, values["paragraph"], told, values.get("label")
+        answer = f"{values['question']} {values['answer']}"
+        yield f"{question}-{number['answer']}", question, values["paragraph"], answer, values.get("label")
         return
     passage = values["passage"]
     for question in passage["questions"]:
         name = f"{values['idx']}-{question['idx']}"
         for option in question["answers"]:
-            told = f"{question['question']} {option['text']}"
-            yield f"{name}-{option['idx']}", name, passage["text"], told, option.get("label")
+            answer = f"{question['question']} {option['text']}"
+            yield f"{name}-{option['idx']}", name, passage["text"], answer, option.get("label")
 
 
 def _queries(values: Values) -> Iterator[tuple[Any, ...]]:
@@ -65,13 +65,13 @@ def _queries(values: Values) -> Iterator[tuple[Any, ...]]:
         yield str(number["query"]), values["query"], text, _answers(places)
         return
     for asked in values["qas"]:
-        told = asked.get("answers")
-        places = None if told is None else [(one["text"], one["start"]) for one in told]
+        answers = asked.get("answers")
+        places = None if answers is None else [(answer["text"], answer["start"]) for answer in answers]
         yield str(asked["idx"]), asked["query"], values["passage"]["text"], _answers(places)
 
 
 def _answers(places: list[tuple[Any, Any]] | None) -> dict[str, list[Any]] | None:
-    """As SQuAD has them; None where none is told."""
+    """Returns the answers in SQuAD's form; None where there are none."""
     if not places:
         return None
     return {"text": [text for text, _ in places], "answer_start": [start for _, start in places]}

@@ -50,15 +50,15 @@ class SpanReader(RowReader):
         """(text, where it begins) of each, nothing where there is no answer; None where nothing is known."""
         if str(values.get(IMPOSSIBLE)).strip().lower() in ("true", "1"):
             return ()
-        told = _listed(values.get(name))
-        if is_missing(told):
+        value = _listed(values.get(name))
+        if is_missing(value):
             if needs_label:
                 raise BadRowError(f"{name} is missing; [], or {IMPOSSIBLE}=true, says that there is no answer")
             return None
         starts: Any = next((values[column] for column in STARTS if not is_missing(values.get(column))), None)
-        if isinstance(told, dict):
-            starts, told = told.get("answer_start"), told.get("text")
-        texts = told if isinstance(told, list) else [told]
+        if isinstance(value, dict):
+            starts, value = value.get("answer_start"), value.get("text")
+        texts = value if isinstance(value, list) else [value]
         places = [None] * len(texts) if starts is None else _listed(starts)
         places = places if isinstance(places, list) else [places]
         if len(texts) != len(places):
@@ -115,19 +115,19 @@ class TargetReader(RowReader):
         )
 
     def _targets(self, values: Mapping[str, Any], name: str, needed: bool) -> tuple[str, ...]:
-        told = values.get(name)
-        told = told.get("text") if isinstance(told, dict) else told
-        listed = told if isinstance(told, list) else [] if is_missing(told) else [told]
+        value = values.get(name)
+        value = value.get("text") if isinstance(value, dict) else value
+        listed = value if isinstance(value, list) else [] if is_missing(value) else [value]
         if needed and not listed:
             raise BadRowError(f"{name} is missing")
-        return tuple(text_of({name: one}, name) for one in listed)
+        return tuple(text_of({name: target}, name) for target in listed)
 
 
 def _words(values: Mapping[str, Any], name: str) -> list[str]:
-    told = values.get(name)
-    if is_missing(told):
+    value = values.get(name)
+    if is_missing(value):
         raise BadRowError(f"{name} is missing")
-    words = told.split() if isinstance(told, str) else told
+    words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list) or not words:
         raise BadRowError(f"{name} is no list of words")
     if any(map(is_missing, words)):
