@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,6 +158,9 @@ def learn_sentencepiece(
     import sentencepiece
 
     model = io.BytesIO()
+    # in text without a blank (numbers, genomes) it would not be a piece, and its bytes do not decode to a blank; the
+    # model holds its options, so that other text, whose tokenizer must keep its bytes, is learned without this one
+    blank: dict[str, Any] = {} if any(" " in line for line in lines) else {"required_chars": SPACE}
     try:
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(lines),
@@ -168,8 +171,7 @@ def learn_sentencepiece(
             remove_extra_whitespaces=False,
             add_dummy_prefix=False,
             byte_fallback=True,
-            # of text without one (numbers, Chinese) it would not be a piece, and its bytes do not decode to a blank
-            required_chars="" if any(" " in line for line in lines) else SPACE,
+            **blank,
             control_symbols=list(symbols(masks, sentinels).values()),
             unk_id=0,
             bos_id=-1,

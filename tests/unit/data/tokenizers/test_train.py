@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import sentencepiece
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import wordpiece
@@ -62,6 +63,15 @@ def test_text_without_a_blank(model: Model, tmp_path: Path) -> None:
     train_tokenizer([tmp_path / "genomes.txt"], tmp_path / "out", 268, model=model)
     tokenizer = load_tokenizer(tmp_path / "out")
     assert tokenizer.decode(tokenizer.encode("GATTACA and a  blank")) == "GATTACA and a  blank"
+
+
+def test_other_text_is_learned_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model holds the options it was learned with, also empty ones: its bytes, and a run's draws, depend on them."""
+    options: list[dict[str, object]] = []
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "Train", lambda **given: options.append(given))
+    for text in ("a b", "ab"):
+        learn_sentencepiece([text], 300)
+    assert ["required_chars" in given for given in options] == [False, True]
 
 
 def test_an_existing_folder_is_not_overwritten(text: Path, tmp_path: Path) -> None:
