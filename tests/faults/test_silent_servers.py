@@ -21,7 +21,7 @@ from gpt1_ds.data.tokenizers import hf_folder as tokenizers_hub
 from gpt1_ds.interop import hub
 from gpt1_ds.tracking import sync
 
-LIMIT = 1.0  # seconds, in the place of a minute
+LIMIT = 2.0  # seconds, in the place of a minute; on a busy machine a question is not even asked within one
 
 
 @pytest.fixture
