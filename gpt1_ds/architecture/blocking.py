@@ -12,8 +12,8 @@ TILE = 128  # tokens, of which matrix products like whole multiples
 
 
 def chunk_tokens(tokens: int, row_bytes: int, device: str) -> int:
-    """Returns the tokens whose logits the loss holds at once, of all that a micro-batch has: chunks of about equal
-    length, in whole tiles of a matrix product.
+    """Returns the number of tokens whose logits the loss holds at once, of all that a micro-batch has: chunks of about
+    equal length, in whole tiles of a matrix product.
     """
     chunks = math.ceil(tokens / max(1, CHUNK_BYTES[device] // row_bytes))
     length = math.ceil(tokens / chunks)

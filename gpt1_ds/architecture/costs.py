@@ -85,7 +85,7 @@ def block_costs(model: ModelConfig, sizes: Sizes) -> Costs:
 
 
 def _kept(model: ModelConfig) -> float:
-    """Returns the states per token that self-attention and the feed-forward layer keep of what is cut."""
+    """Returns the number of states per token that self-attention and the feed-forward layer keep of what is cut."""
     inner, ffn = model.attention_width / model.width, model.ffn_width / model.width
     masks = (model.ffn_dropout > 0) * ffn
     return 4 * inner + (model.attention == "fused") * inner + (2 + 2 * model.gated) * ffn + masks

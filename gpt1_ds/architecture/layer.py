@@ -61,7 +61,7 @@ class Parameter:
         return padded(self.shape[self.cut], self.multiple, tensor) // tensor
 
     def local_size(self, tensor: int) -> int:
-        """Returns the elements on one of `tensor` ranks, padding included."""
+        """Returns the number of elements on one of `tensor` ranks, padding included."""
         return self.size if self.cut is None else self.size // self.shape[self.cut] * self.local_rows(tensor)
 
 

@@ -115,7 +115,9 @@ def safetensors_header(path: Path) -> dict[str, TensorFacts]:
 
 
 def _checked(path: Path, name: str, entry: Any, first: int, size: int) -> TensorFacts:
-    """Returns one entry of a header. Its shape must be as large as its bytes, which must lie in [first, size)."""
+    """Returns one entry of a header. Its bytes must be as many as its shape says, and within [first, size) of the
+    file.
+    """
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers = [*shape, begin, end]

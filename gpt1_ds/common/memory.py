@@ -63,8 +63,8 @@ def kernel_kills() -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Yields what each control group around this process leaves (a batch job's limit lies on one of them); page cache
-    that can be dropped counts as free.
+    """Yields the bytes that each control group around this process has left (a batch job's limit is that of one of
+    them); page cache that can be dropped counts as free.
     """
     for folder, limit_name, used_name in _groups():
         try:

@@ -185,7 +185,7 @@ _COUNTED_ON: dict[str, dict[str, type]] = {
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the records of a JSONL file. What a kill, a power cut or a full disk cut off, or another program wrote, is
-    passed over.
+    skipped.
     """
     if not is_there(path):
         return

@@ -71,7 +71,7 @@ def amount(number: int, noun: str) -> str:
 
 
 def byte_size(value: float) -> str:
-    """Returns the bytes in binary units: 1610612736 -> '1.5 GiB'."""
+    """Returns a number of bytes in binary units: 1610612736 -> '1.5 GiB'."""
     for suffix, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(value) >= scale:
             return f"{value / scale:.3g} {suffix}"
@@ -79,7 +79,7 @@ def byte_size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns the seconds as people say them: 93784 -> '1 d 2 h', 75 -> '1 min 15 s'."""
+    """Returns seconds as people say them: 93784 -> '1 d 2 h', 75 -> '1 min 15 s'."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"

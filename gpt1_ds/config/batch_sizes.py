@@ -53,11 +53,11 @@ class BatchSizes:
         return self.changes[-1].size
 
     def size(self, step: int) -> int:
-        """Returns the sequences of batch `step`."""
+        """Returns the number of sequences of batch `step`."""
         return self.batch(step).size
 
     def before(self, step: int) -> int:
-        """Returns the sequences of all batches before `step`: the number of its first one."""
+        """Returns the number of sequences of all batches before `step`, at which its own are numbered from."""
         return self.batch(step).before
 
     def position(self, step: int) -> float:

@@ -25,7 +25,7 @@ class RowLengths:
 
     @property
     def fed(self) -> int:
-        """Returns the positions that the model computes."""
+        """Returns the number of positions that the model computes."""
         return sum(self.stacks)
 
 

@@ -73,7 +73,7 @@ def described_presets() -> Iterator[tuple[str, str]]:
 
 
 def comments(kind: Any) -> dict[str, str]:
-    """Field -> the comment after it, also of the dataclasses that it extends."""
+    """Returns field -> the comment after it, also of the dataclasses that it extends."""
     found: dict[str, str] = {}
     for one in filter(dataclasses.is_dataclass, kind.__mro__):
         found |= _own_comments(one)

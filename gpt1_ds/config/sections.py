@@ -141,18 +141,18 @@ class TrainConfig:
 
     @property
     def smallest_batch(self) -> int:
-        """Returns the sequences of the first step; those of every other step are a multiple of them."""
+        """Returns the number of sequences of the first step; those of every other step are a multiple of them."""
         return self.batch_warmup or self.global_batch
 
     def batch_sizes(self, row: int) -> BatchSizes:
-        """Returns the sequences of every step, whose rows have `row` tokens."""
+        """Returns the number of sequences of every step, whose rows have `row` tokens."""
         if self.batch_warmup is None or self.batch_warmup_tokens is None or self.batch_warmup == self.global_batch:
             return BatchSizes.constant(self.global_batch)
         return BatchSizes.growing(self.batch_warmup, self.global_batch, self.batch_warmup_tokens, row)
 
     def all_steps(self, row: RowLengths, epoch: int) -> int:
-        """Returns the steps of a whole run. `tokens` are those that the model is fed with, an epoch is `epoch` tokens
-        of text.
+        """Returns the number of steps of a whole run. `tokens` are those that the model is fed with, an epoch is
+        `epoch` tokens of text.
         """
         sizes = self.batch_sizes(row.fed)
         if self.steps is not None:
@@ -372,7 +372,7 @@ class Config:
 
     @property
     def batch_sizes(self) -> BatchSizes:
-        """Returns the sequences of every step of pre-training."""
+        """Returns the number of sequences of every step of pre-training."""
         return self.train.batch_sizes(self.row.fed)
 
 

@@ -56,7 +56,7 @@ class SlurmConfig:
 
     @property
     def gpus(self) -> int:
-        """Returns the GPUs of each node."""
+        """Returns the number of GPUs of each node."""
         given = str(self.gpus_per_node)
         return int(given.rpartition(":")[2]) if _GPUS.fullmatch(given) else 0
 

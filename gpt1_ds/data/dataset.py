@@ -231,7 +231,7 @@ def _why_none(folder: Path) -> str:
     if datasets := sorted(folder.glob(f"*/{DESCRIPTION}")):
         return f"({missing}); it holds datasets: {datasets[0].parent}, for example"
     meant = did_you_mean(folder, lambda other: (other / DESCRIPTION).is_file())
-    return f"({missing}); {meant}{' Else ' * bool(meant)}{_BUILD}"
+    return f"({missing}); {meant} Else {_BUILD}" if meant else f"({missing}); {_BUILD}"
 
 
 def _count(value: Any) -> int:

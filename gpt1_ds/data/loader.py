@@ -97,7 +97,7 @@ class TrainingData:
 
     @property
     def rows_per_pass(self) -> list[int]:
-        """Returns the rows of a pass over each source."""
+        """Returns the number of rows of a pass over each source."""
         return [order.used for order in self.orders]
 
     @property

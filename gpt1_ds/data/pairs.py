@@ -87,7 +87,7 @@ class Pairs:
 
     @property
     def rows_per_pass(self) -> int:
-        """Returns the rows of the first pass; others differ a little."""
+        """Returns the number of rows of the first pass; others differ a little."""
         return self._starts[1]
 
     def copy_numbers(self, number_R: Int64s, copies: int) -> Int64s:
@@ -163,8 +163,8 @@ class Pairs:
         return Draws.of(sentence_R, key_of("pairs", self._seed, self._data_hash, version))
 
     def _targets(self, draws: Draws) -> Int64s:
-        """Returns the tokens that chunks should have; of single sentences none, so that each text has the one it always
-        has.
+        """Returns the number of tokens that chunks should have; of single sentences none, so that each text has the one
+        it always has.
         """
         if self._single:
             return np.zeros(len(draws.hash_R), dtype=np.int64)

@@ -38,7 +38,9 @@ class TextRows:
 
 
 def count_windows(stream: TokenStream, context: int) -> int:
-    """Returns the windows of `context` inputs and their labels in a stream. Raises DataError when there is not one."""
+    """Returns the number of windows of `context` inputs and their labels in a stream. Raises DataError when there is
+    not one.
+    """
     windows = (stream.tokens - 1) // context
     if windows < 1:
         larger = ", or with a larger --validation" if stream.name == "validation" else ""

@@ -104,12 +104,14 @@ class SentenceTraining:
 
     @property
     def rows_per_pass(self) -> list[int]:
-        """Returns the rows of a pass over each source."""
+        """Returns the number of rows of a pass over each source."""
         return [text.rows_per_pass for text in self.texts]
 
     @property
     def tokens_per_epoch(self) -> int:
-        """Returns the positions of all rows of all sources, padding counted: as many as a run counts for them."""
+        """Returns the number of positions of all rows of all sources, padding counted: as many as a run counts for
+        them.
+        """
         return sum(self.rows_per_pass) * self.context
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
@@ -132,7 +134,9 @@ class SentenceTraining:
         return found
 
     def mean_row(self) -> float:
-        """Returns the tokens of a row, symbols counted and padding not: the mean of the first rows of a run."""
+        """Returns the number of tokens of a row, symbols counted and padding not: the mean of the first rows of a
+        run.
+        """
         return float(self._global(np.arange(SAMPLE)).spans_G.row_lengths.mean())
 
     def _global(self, number_G: Int64s) -> GlobalBatch:

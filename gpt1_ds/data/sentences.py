@@ -138,7 +138,9 @@ class Sentences:
 
 
 def count_sentences(stream: TokenStream) -> dict[str, int]:
-    """Returns the sentences, the documents of one sentence (a pair of texts takes two), and those without text."""
+    """Returns the number of sentences, the documents of one sentence (a pair of texts takes two), and those without
+    text.
+    """
     sentences = Sentences(stream)
     sentences_D = sentences.stop_D - sentences.first_D
     counts = (int(sentences_D.sum()), int((sentences_D == 1).sum()), stream.documents - sentences.documents)

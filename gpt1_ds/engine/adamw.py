@@ -133,8 +133,8 @@ class Adam2018(AdamW):
         self._counts.clear()
 
     def _updates(self, parameter: Tensor) -> int:
-        """Returns the updates of a parameter so far. They are counted on the host, for reading `step` would wait for
-        the device; read where the state is new.
+        """Returns the number of updates of a parameter so far. They are counted on the host, for reading `step` would
+        wait for the device; read where the state is new.
         """
         step = self.state[parameter].get("step")
         if step is None:

@@ -72,7 +72,7 @@ def bucket_names(context: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is measured besides norms."""
+    """Says what is measured besides norms."""
 
     losses: bool = False  # of tokens, by position and by source
     noise: bool = False  # squared norms of the gradients of single micro-batches
@@ -253,7 +253,7 @@ def _add_squares(squares: dict[str, list[Tensor]], flat: Tensor, parts: Iterable
 
 
 def _by_kind(squares: dict[str, list[Tensor]], kinds: Sequence[str], device: torch.device) -> Tensor:
-    """Returns [K]."""
+    """Returns [K], the sum of the squares of each kind of layer."""
     return torch.stack([_total(squares.get(kind, ()), device) for kind in kinds])
 
 

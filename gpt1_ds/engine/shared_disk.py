@@ -51,7 +51,7 @@ def reading_part(groups: ProcessGroups, files: Sequence[Path], shared: Path | No
 
 
 def host() -> str:
-    """Returns what tells this machine from others, and a container's view of disks from others on one machine."""
+    """Returns an identity of this machine, and of a container's view of disks among others on one machine."""
     found = [this_node()]
     with contextlib.suppress(OSError):  # not every container shows them
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")

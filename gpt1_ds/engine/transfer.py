@@ -28,7 +28,7 @@ def pack(tensors: Sequence[Tensor], pinned: bool = False) -> Tensor:
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yields the tensors that lie in a buffer, of the types and shapes of `like`."""
+    """Yields the tensors in a buffer, of the types and shapes of `like`."""
     starts = accumulate(map(_space, like), initial=0)
     for start, tensor in zip(starts, like, strict=False):
         used = buffer[start : start + tensor.numel() * tensor.element_size()]

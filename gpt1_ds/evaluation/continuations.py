@@ -50,7 +50,7 @@ class Continuations:
 
     @property
     def writes(self) -> int:
-        """Returns the tokens that it writes of a text at most; 0 of an encoder, which only scores it."""
+        """Returns the number of tokens that it writes of a text at most; 0 of an encoder, which only scores it."""
         return written_at_most(self.loaded.config, self.frame)
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
@@ -121,7 +121,7 @@ class Continuations:
 
 
 def written_at_most(config: Config, frame: Frame) -> int:
-    """Returns the tokens that a model with this frame writes of a text at most; 0 of an encoder."""
+    """Returns the number of tokens that a model with this frame writes of a text at most; 0 of an encoder."""
     return config.model.context - 1 - len(frame.first) if frame.mask is None else 0
 
 

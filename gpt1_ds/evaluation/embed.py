@@ -84,7 +84,7 @@ class Embedder:
 
     @property
     def _size(self) -> int:
-        """Returns the features of a vector."""
+        """Returns the number of features of a vector."""
         width: int = self.loaded.config.model.width
         return width if self._whole is None else self._whole.size(width)
 

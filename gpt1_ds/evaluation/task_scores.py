@@ -127,7 +127,7 @@ class TaskScorer:
         return flops_per_token(model, self.vocab_size, head=self.objective.head)
 
     def fed(self, batch: TaskBatch) -> int:
-        """Returns the tokens of a batch without padding."""
+        """Returns the number of tokens of a batch without padding."""
         return int(batch.lengths.sum())
 
     def micro_batches(self, batch: TaskBatch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:

@@ -107,7 +107,9 @@ class SentenceVector:
         return made_BF + (vector_BF if residual is None else F.linear(vector_BF, residual))
 
     def size(self, width: int) -> int:
-        """Returns the features of a vector of a model of this width. Raises ValueError for weights of another one."""
+        """Returns the number of features of a vector of a model of this width. Raises ValueError for weights of another
+        one.
+        """
         size = width * len(self.pooling)
         for number, step in enumerate(self.steps):
             if step.kind == "truncate":
@@ -119,7 +121,7 @@ class SentenceVector:
         return size
 
     def _checked_size(self, number: int, step: Step, size: int) -> int:
-        """Returns the features that a dense layer makes of `size`."""
+        """Returns the number of features that a dense layer makes of `size`."""
         weight = self.weights.get(f"{number}.weight")
         made = int(weight.shape[0]) if weight is not None and weight.ndim == 2 else 0
         shapes: dict[str, tuple[int, ...]] = {"weight": (made, size)}

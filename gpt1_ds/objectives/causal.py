@@ -98,7 +98,9 @@ class Prefix:
     predicts_places: ClassVar[bool] = False
 
     def cuts(self, number_B: Int64s) -> Int64s:
-        """Returns the tokens of each sequence's prefix, uniform from 1 to L: a pure function of its number."""
+        """Returns the number of tokens of each sequence's prefix, uniform from 1 to L: a pure function of its
+        number.
+        """
         length = self.settings.lengths(self.model).text
         return 1 + (draws(number_B, 1, self.key)[:, 0] % np.uint64(length)).astype(np.int64)
 

@@ -55,7 +55,9 @@ class Masked:
     predicts_places: ClassVar[bool] = True
 
     def predicted(self, length_B: Int64s) -> Int64s:
-        """Returns the tokens of rows of these lengths that are predicted; rows of length 0 only fill up a batch."""
+        """Returns the number of tokens of rows of these lengths that are predicted; rows of length 0 only fill up a
+        batch.
+        """
         lengths, index_B = np.unique(length_B, return_inverse=True)
         return np.array([self.settings.predicted_tokens(int(length)) for length in lengths])[index_B]
 

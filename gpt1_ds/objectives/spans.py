@@ -106,7 +106,7 @@ class Spans:
         return Texts(source_BS, source_B, target_BT, target_B, documents)
 
     def _predicted(self, number_G: Int64s) -> Int64s:
-        """Returns the tokens of each row that the loss counts."""
+        """Returns the number of tokens of each row that the loss counts."""
         length = self.settings.lengths(self.model).text
         if self.settings.mean_length is not None:
             source, target = self.settings.span_lengths(length)

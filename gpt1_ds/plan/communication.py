@@ -106,8 +106,8 @@ class Communication:
         return NUMBER * (COLUMNS + 2 * first + 4 * sum(second))
 
     def gathered_again(self, stage: Stage) -> int:
-        """Returns the elements that ZeRO 3 frees after the forward pass and gathers for the backward pass: no more stay
-        than it may hold, less than a matrix fewer.
+        """Returns the number of elements that ZeRO 3 frees after the forward pass and gathers for the backward pass: no
+        more stay than it may hold, less than a matrix fewer.
         """
         return max(0, stage.freed - LIVE_LIMIT)
 

@@ -207,7 +207,7 @@ class _Step:
         return self.held + self.gradients + (4 * rank.parameters if flat else 0)
 
     def _full_bucket(self) -> int:
-        """Returns the elements of a bucket that the next matrix does not fit in any more."""
+        """Returns the number of elements of a bucket that the next matrix does not fit in any more."""
         blocks, rest = divmod(min(BUCKET_ELEMENTS, self.rank.parameters), max(1, self.stage.largest_block))
         blocks, largest = min(blocks, self.stage.blocks), max(1, self.stage.largest_matrix)
         return max(largest, blocks * self.stage.largest_block + rest // largest * largest)
@@ -232,7 +232,7 @@ class _Step:
         return rank.hidden + max(block, self.stage.has_head * (rank.logits + 4 * LOSS_LOGITS[rank.device]))
 
     def made(self) -> int:
-        """Returns the parameters as they are made: in fp32, each drawn at its full size."""
+        """Returns the bytes of the parameters as they are made: in fp32, each drawn at its full size."""
         return 4 * self.rank.parameters + 4 * self.rank.tensor * max(self.stage.largest_matrix, self.stage.embedding)
 
     def _building(self) -> float:

@@ -182,7 +182,7 @@ def _speed(story: RunStory) -> str:
 
 
 def _state(story: RunStory) -> str:
-    """Returns how the last start ended, as events.jsonl tells."""
+    """Returns how the last start ended, by events.jsonl."""
     for event in reversed(story.events):
         if event["event"] == "stopped":
             return ENDS.get(str(event.get("reason")), "stopped")

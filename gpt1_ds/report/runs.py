@@ -1,4 +1,4 @@
-"""What a run folder tells: metrics, configuration, events, samples."""
+"""Reads a run folder: metrics, configuration, events, samples."""
 
 from __future__ import annotations
 

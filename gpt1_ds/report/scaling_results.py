@@ -1,4 +1,4 @@
-"""What a scaling study's folder tells: results.csv, fit.json, predictions.csv and downstream.csv."""
+"""Reads the folder of a scaling study: results.csv, fit.json, predictions.csv and downstream.csv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study's folder tells: its description (study.json) and the scores of its finished cells, as results.csv."""
+"""Reads the folder of a study: its description (study.json) and the scores of its finished cells, as results.csv."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gpt1_ds.scaling.identification import FAR_OFF, USUAL
 from gpt1_ds.scaling.points import Point, Points, column, distinct
 from gpt1_ds.scaling.solve import Solution
 
-DECADE = 10.0  # the least range of N, D or D/N that tells exponents apart
+DECADE = 10.0  # the least range of N, D or D/N that separates exponents
 TOGETHER = 1.1  # a span of D over a power of N below which it is that power, rounded
 FAR = 10.0  # times the fitted range
 FLAT_RATIO = 3.0  # highest over lowest value with about the same objective
@@ -60,7 +60,7 @@ def refuse(form: str, points: Points) -> None:
 
 
 def _apart(fitted: Sequence[Point]) -> float:
-    """Returns the span of D over the power of N that is nearest to it: what tells the terms of N and D apart."""
+    """Returns the span of D over the power of N that is nearest to it: it is what separates the terms of N and D."""
     x, y = np.log(column(fitted, "n")), np.log(column(fitted, "d"))
     left = y - np.polynomial.Polynomial.fit(x, y, 1)(x)
     return float(np.exp(left.max() - left.min()))

@@ -185,5 +185,5 @@ def _gadres_names(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _failed(samples: Mapping[str, Floats]) -> int:
-    """Returns the draws with a parameter that is no number."""
+    """Returns the number of draws with a parameter that is no number."""
     return int((~np.isfinite(np.stack(list(samples.values()))).all(0)).sum()) if samples else 0

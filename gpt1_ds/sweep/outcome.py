@@ -1,4 +1,4 @@
-"""How a trial ended, as its run folder tells: done, diverged, dominated, failed, running or waiting."""
+"""Reads from its run folder how a trial ended: done, diverged, dominated, failed, running or waiting."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Estimate:
 
 
 def half_over_seeds(by_seed: Sequence[float]) -> float:
-    """Returns half of the 95 % interval of the mean over seeds; 0 of one seed, which does not tell."""
+    """Returns half of the 95 % interval of the mean over seeds; 0 of one seed, which says nothing."""
     seeds = len(by_seed)
     return _half(variance(by_seed) / seeds, seeds - 1) if seeds > 1 else 0.0
 

@@ -173,7 +173,9 @@ def hash_arrays(*parts: NDArray[Any]) -> str:
 
 
 def length_limit(config: TaskConfig, context: int) -> int:
-    """Returns the tokens that no sequence exceeds. Raises ConfigError when the model's context cannot hold them."""
+    """Returns the number of tokens that no sequence exceeds. Raises ConfigError when the model's context cannot hold
+    them.
+    """
     if context < SHORTEST:
         raise ConfigError(f"model.context={context} is too short for a pair of texts; use at least {SHORTEST}")
     if config.max_length is not None and config.max_length > context:

@@ -42,12 +42,12 @@ class Frame:
 
     @property
     def capacity(self) -> int:
-        """Returns the tokens of a text and what comes before it, at most."""
+        """Returns the number of tokens of a text and what comes before it, at most."""
         return self.size - len(self.first) - len(self.last)
 
     @property
     def most(self) -> int:
-        """Returns the tokens of a text that can be scored."""
+        """Returns the number of tokens of a text that can be scored."""
         return self.capacity - len(self.before)
 
     def around(self, history: Sequence[int], tokens: Int32s) -> Int32s:

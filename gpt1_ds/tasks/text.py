@@ -95,7 +95,7 @@ def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: i
 
 
 def most_written(model: ModelConfig, longest: int) -> int:
-    """Returns the tokens of a text at most where a target has `longest`: a decoder's first place is that of its
-    start.
+    """Returns the number of tokens of a text at most where a target has `longest`: a decoder's first place is that of
+    its start.
     """
     return min(longest, model.context - 1) if model.stacks == 2 else longest

@@ -22,7 +22,7 @@ from gpt1_ds.training.workload import Workload
 
 
 class Restorer:
-    """All ranks call every method together. It tells `saver` what was read."""
+    """All ranks call every method together. It reports to `saver` what was read."""
 
     def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, saver: Saver) -> None:
         self.workload, self.run_dir, self.engine, self.saver = workload, run_dir, engine, saver

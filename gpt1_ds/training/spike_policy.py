@@ -123,7 +123,7 @@ class SpikePolicy:
 
     def _record(self, step: int, problem: str) -> None:
         """An event with the micro-batches whose loss was not finite, by rank, and the documents of their rows (of the
-        whole batch when no loss tells).
+        whole batch where no loss says which).
         """
         number, action = self._state.batch_number(step), self.settings.on_spike
         bad, shape = self._bad_micro_batches(), self.shape_of(number)

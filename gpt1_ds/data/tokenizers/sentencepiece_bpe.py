@@ -158,8 +158,8 @@ def learn_sentencepiece(
     import sentencepiece
 
     model = io.BytesIO()
-    # in text without a blank (numbers, genomes) it would not be a piece, and its bytes do not decode to a blank; the
-    # model holds its options, so that other text, whose tokenizer must keep its bytes, is learned without this one
+    # From text without a blank (numbers, genomes) no piece would be learned for it, and its bytes do not decode to one.
+    # A model holds its options, also empty ones: tokenizers of other text keep their bytes because they lack this one.
     blank: dict[str, Any] = {} if any(" " in line for line in lines) else {"required_chars": SPACE}
     try:
         sentencepiece.SentencePieceTrainer.Train(

@@ -36,8 +36,8 @@ def graphed_passes(engine: Engine, work: Pass, reduction: Reduction | None, conf
 @contextlib.contextmanager
 def _capturing(engine: Engine, reduction: Reduction | None) -> Iterator[None]:
     """Keeps from the device what a stream must not see while it is captured. Progress is not reported, because its
-    receiver may use the device. Cached tensors would lie in the graph's memory, and must be neither read after it nor
-    freed before it. Later batches wait, so that no copy is in flight and no memory is pinned.
+    receiver may use the device. Cached tensors would be in the graph's memory, so that they must not be read after it
+    or freed before it. Later batches wait, so that no copy is in flight and no memory is pinned.
     """
     progress = engine.progress
     progress("capture of a CUDA graph")

@@ -178,7 +178,7 @@ def _flops(products: int, parts: Sequence[tuple[int, int, int, int]], *_: Any, *
 
 
 def _backward_flops(_grad: tuple[int, ...], *shapes: Any, **__: Any) -> int:
-    """Returns the scores again, and four gradients."""
+    """Returns the FLOPs of the scores, computed again, and of four gradients."""
     return _flops(5, *shapes)
 
 

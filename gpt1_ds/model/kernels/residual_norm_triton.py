@@ -45,7 +45,7 @@ def backward(
 
 
 def warps_for(width: int) -> int:
-    """Returns the warps of a program that holds a row of this width in registers."""
+    """Returns the number of warps of a program that holds a row of this width in registers."""
     return int(min(16, max(4, triton.next_power_of_2(width) // 128)))
 
 
