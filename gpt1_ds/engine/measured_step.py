@@ -72,7 +72,7 @@ def bucket_names(context: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Says what is measured besides norms."""
+    """Which measurements are taken besides norms."""
 
     losses: bool = False  # of tokens, by position and by source
     noise: bool = False  # squared norms of the gradients of single micro-batches

@@ -1,5 +1,5 @@
-"""The arithmetic of a profile: from what one rank recorded to its share of profile/summary.json, and from all shares to
-the whole. Seconds everywhere, since a moment that all ranks share.
+"""The arithmetic of a profile: from what one rank recorded to the summary of a rank, and from these to
+profile/summary.json. Times are seconds since a moment that is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-# What each phase that a rank announces counts as, by the first word that is said
+# The first word of a phase that a rank announces -> what the phase counts as
 PHASES = {
     **{"data": "data", "load": "data", "forward": "forward", "loss": "loss", "backward": "backward"},
     **{"sending": "send", "receiving": "receive", "reduction": "reduce", "update": "optimizer"},
@@ -24,7 +24,7 @@ OPERATORS = 30  # kept of a rank
 
 @dataclass(frozen=True)
 class TimeSpan:
-    """A step, a phase or a kernel: what, from when to when."""
+    """A step, a phase or a kernel."""
 
     name: str
     begin: float
@@ -37,10 +37,10 @@ class TimeSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """All calls of an operator with the same shapes: of matrix products the inputs', of others none."""
+    """All calls of an operator; of a matrix product, those with the same shapes."""
 
     name: str
-    shapes: str
+    shapes: str  # of a matrix product's inputs; "" of others
     calls: float
     seconds: float  # of the CPU, without the operators that it called
     device_seconds: float = 0.0  # of its kernels
@@ -61,18 +61,18 @@ class Recording:
 
 
 def counted(phases: Iterable[TimeSpan]) -> list[TimeSpan]:
-    """Phases as announced ("forward of micro-batch 3") -> as they count ("forward")."""
-    found, enclosing = [], None
+    """Returns phases as they count ("forward"), from phases as announced ("forward of micro-batch 3")."""
+    spans, enclosing = [], None
     for phase in phases:
         if phase.name in _OUTER:
             enclosing = phase.name if phase.name in _ENCLOSING else None
         first = phase.name.split()[0]
-        found.append(TimeSpan(enclosing or PHASES.get(first, first), phase.begin, phase.end))
-    return found
+        spans.append(TimeSpan(enclosing or PHASES.get(first, first), phase.begin, phase.end))
+    return spans
 
 
-def share_of(recording: Recording) -> dict[str, Any]:
-    """Returns one rank's part of the summary."""
+def rank_summary(recording: Recording) -> dict[str, Any]:
+    """Returns the summary of one rank."""
     phases = counted(recording.phases)
     work = recording.kernels or phases
     return {
@@ -87,19 +87,22 @@ def share_of(recording: Recording) -> dict[str, Any]:
 
 
 def _products(operators: Iterable[Operator]) -> dict[str, float]:
-    """Matrix products of the whole window; `seconds` on the device where there is one."""
-    products = [one for one in operators if one.flops]
-    seconds = sum(one.device_seconds or one.seconds for one in products)
-    return {"seconds": seconds, "flops": sum(one.flops for one in products)}
+    """Returns the sums over matrix products of the whole window; `seconds` on the device where there is one."""
+    products = [operator for operator in operators if operator.flops]
+    seconds = sum(product.device_seconds or product.seconds for product in products)
+    return {"seconds": seconds, "flops": sum(product.flops for product in products)}
 
 
 def _step(step: TimeSpan, phases: Sequence[TimeSpan], work: Sequence[TimeSpan]) -> dict[str, Any]:
     """Returns a step's time by phase; `work` is when its first work began, its last ended, and how much it was."""
-    inside = _inside(step, phases)
-    done = [span for span in _inside(step, work) if span.name in WORK]
-    found = {"step": int(step.name), "begin": step.begin, "seconds": step.seconds, "phases": _sums(inside)}
-    worked = [min(span.begin for span in done), max(span.end for span in done), union(done)] if done else None
-    return {**found, "work": worked}
+    spans = [span for span in _inside(step, work) if span.name in WORK]
+    return {
+        "step": int(step.name),
+        "begin": step.begin,
+        "seconds": step.seconds,
+        "phases": _sums(_inside(step, phases)),
+        "work": [min(span.begin for span in spans), max(span.end for span in spans), union(spans)] if spans else None,
+    }
 
 
 def _inside(step: TimeSpan, spans: Iterable[TimeSpan]) -> list[TimeSpan]:
@@ -136,40 +139,44 @@ def _timeline(steps: Sequence[TimeSpan], phases: Sequence[TimeSpan]) -> dict[str
 
 
 def _largest(operators: Iterable[Operator]) -> list[Operator]:
-    return sorted(operators, key=lambda one: (-one.device_seconds, -one.seconds))[:OPERATORS]
+    return sorted(operators, key=lambda operator: (-operator.device_seconds, -operator.seconds))[:OPERATORS]
 
 
-def combine(shares: Sequence[dict[str, Any]], layout: dict[str, int], micro_batches: int) -> dict[str, Any]:
-    """profile/summary.json: what the ranks' shares say together, and the shares. Each has its `rank`, its `stage` of
-    the pipeline and its `replica`. Means are over ranks and steps, so that the phases sum up to the step.
+def combine(ranks: Sequence[dict[str, Any]], layout: dict[str, int], micro_batches: int) -> dict[str, Any]:
+    """Returns profile/summary.json: means over ranks and steps, so that the phases sum up to the step; and the ranks'
+    own summaries. Each of `ranks` has its `rank`, its `stage` of the pipeline and its `replica`.
     """
-    steps = [step for share in shares for step in share["steps"]]
+    steps = [step for rank in ranks for step in rank["steps"]]
     names = sorted({name for step in steps for name in step["phases"]}, key=_place)
     seconds = fmean(step["seconds"] for step in steps)
     return {
-        "steps": [step["step"] for step in shares[0]["steps"]],
+        "steps": [step["step"] for step in ranks[0]["steps"]],
         "step_seconds": seconds,
         "layout": layout,
         "micro_batches": micro_batches,
-        "phases": {name: _phase(name, shares, seconds) for name in names},
-        "bubble": _bubble(shares, layout["pipeline"], micro_batches),
-        "operators": _operators(shares),
-        "ranks": [{key: value for key, value in share.items() if key != "operators"} for share in shares],
+        "phases": {name: _phase(name, ranks, seconds) for name in names},
+        "bubble": _bubble(ranks, layout["pipeline"], micro_batches),
+        "operators": _operators(ranks),
+        "ranks": [{key: value for key, value in rank.items() if key != "operators"} for rank in ranks],
     }
 
 
-def _phase(name: str, shares: Sequence[dict[str, Any]], step_seconds: float) -> dict[str, float]:
+def _phase(name: str, ranks: Sequence[dict[str, Any]], step_seconds: float) -> dict[str, float]:
     """Returns the seconds of one phase per step: the mean, and the means of the ranks with the least and the most of
     it.
     """
-    ranks = [fmean(step["phases"].get(name, 0.0) for step in share["steps"]) for share in shares]
-    device = fmean(share["device_seconds"].get(name, 0.0) / len(share["steps"]) for share in shares)
-    mean = fmean(ranks)
-    found = {"seconds": mean, "share": mean / step_seconds, "least": min(ranks), "most": max(ranks)}
-    return {**found, "device_seconds": device}
+    means = [fmean(step["phases"].get(name, 0.0) for step in rank["steps"]) for rank in ranks]
+    mean = fmean(means)
+    return {
+        "seconds": mean,
+        "share": mean / step_seconds,
+        "least": min(means),
+        "most": max(means),
+        "device_seconds": fmean(rank["device_seconds"].get(name, 0.0) / len(rank["steps"]) for rank in ranks),
+    }
 
 
-def _bubble(shares: Sequence[dict[str, Any]], stages: int, micro_batches: int) -> dict[str, Any] | None:
+def _bubble(ranks: Sequence[dict[str, Any]], stages: int, micro_batches: int) -> dict[str, Any] | None:
     """Returns the fraction of a pipeline's time in which a rank has no work. That time is from the first forward pass
     of any of its ranks to the last backward pass of any.
 
@@ -177,29 +184,30 @@ def _bubble(shares: Sequence[dict[str, Any]], stages: int, micro_batches: int) -
     """
     if stages == 1:
         return None
-    ranks = [_idle(share, [other for other in shares if other["replica"] == share["replica"]]) for share in shares]
+    idle = [_idle(rank, [other for other in ranks if other["replica"] == rank["replica"]]) for rank in ranks]
     ideal = (stages - 1) / (micro_batches + stages - 1)
-    return {"measured": fmean(ranks), "ideal": ideal, "ranks": ranks}
+    return {"measured": fmean(idle), "ideal": ideal, "ranks": idle}
 
 
-def _idle(share: dict[str, Any], pipeline: Sequence[dict[str, Any]]) -> float:
-    shares = []
-    for number, step in enumerate(share["steps"]):
+def _idle(rank: dict[str, Any], pipeline: Sequence[dict[str, Any]]) -> float:
+    """Returns the mean over steps of the fraction of its pipeline's time in which a rank has no work."""
+    fractions = []
+    for number, step in enumerate(rank["steps"]):
         works = [other["steps"][number]["work"] for other in pipeline]
         if all(works):
             span = max(work[1] for work in works) - min(work[0] for work in works)
-            shares.append(1 - step["work"][2] / span)
-    return fmean(shares) if shares else 0.0
+            fractions.append(1 - step["work"][2] / span)
+    return fmean(fractions) if fractions else 0.0
 
 
-def _operators(shares: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _operators(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the largest operators of all ranks: means per rank and step."""
     sums: dict[tuple[str, str], dict[str, float]] = {}
-    for share in shares:
-        for one in share["operators"]:
-            found = sums.setdefault((one["name"], one["shapes"]), dict.fromkeys(_NUMBERS, 0.0))
+    for rank in ranks:
+        for operator in rank["operators"]:
+            numbers = sums.setdefault((operator["name"], operator["shapes"]), dict.fromkeys(_NUMBERS, 0.0))
             for key in _NUMBERS:
-                found[key] += one[key] / len(share["steps"]) / len(shares)
+                numbers[key] += operator[key] / len(rank["steps"]) / len(ranks)
     merged = [Operator(name=name, shapes=shapes, **numbers) for (name, shapes), numbers in sums.items()]
     return [asdict(operator) for operator in _largest(merged)]
 

@@ -17,7 +17,7 @@ from gpt1_ds.common.files import append, explain, write_json
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.monitoring.watchdog import HeartbeatFile
+from gpt1_ds.monitoring.heartbeat import HeartbeatFile
 from gpt1_ds.report.figures import save
 from gpt1_ds.report.scaling_axes import subplots
 from gpt1_ds.sweep import runner

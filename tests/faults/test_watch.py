@@ -14,7 +14,7 @@ import pytest
 
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.launcher import launch
-from gpt1_ds.monitoring.watchdog import HALF
+from gpt1_ds.monitoring.heartbeat import HALF
 from tools import runs
 
 TIMEOUT = 6.0

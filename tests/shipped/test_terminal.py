@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.monitoring import watchdog
+from gpt1_ds.monitoring import heartbeat
 from tests.helpers.terminal import BAR, Terminal, program
 from tools.runs import TINY
 
@@ -81,7 +81,7 @@ def test_the_bar_moves_without_logged_steps_and_a_killed_rank_leaves_nothing_of_
     arguments = ["train.steps=100000", "train.log_every=100000", "--nproc", "2"]
     with program(pretrain(tiny_data, *arguments), tmp_path) as terminal:
         terminal.watch(lambda: len({bar.split("/")[0] for bar in bars(terminal)}) >= 5)
-        rank = watchdog.read(tmp_path / "runs" / "run" / "beats", 0)
+        rank = heartbeat.read(tmp_path / "runs" / "run" / "beats", 0)
         assert rank is not None
         os.kill(rank.presence.pid, signal.SIGKILL)
         terminal.watch()

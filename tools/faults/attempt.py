@@ -15,7 +15,7 @@ from pathlib import Path
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
-from gpt1_ds.monitoring import watchdog
+from gpt1_ds.monitoring import heartbeat
 
 STEPS, EVERY, EVALUATED = 40, 5, 4
 TINY = [
@@ -59,7 +59,7 @@ class Attempt:
     def phase(self) -> str:
         """What the rank that is furthest is doing, as its heartbeat and the checkpoint folder say."""
         mine = set(self.ranks())
-        found = [beat for rank in range(self.size) if (beat := watchdog.read(self.run_dir.path / "beats", rank))]
+        found = [beat for rank in range(self.size) if (beat := heartbeat.read(self.run_dir.path / "beats", rank))]
         progress = [beat.progress for beat in found if beat.presence.pid in mine]
         if not progress:
             return "start-up"

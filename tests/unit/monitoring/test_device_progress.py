@@ -12,8 +12,10 @@ import torch.distributed as dist
 
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.sections import GuardConfig
-from gpt1_ds.monitoring import watchdog
-from gpt1_ds.monitoring.watchdog import DeviceProgress, HangWatchdog, Heartbeat, Presence, Progress, read
+from gpt1_ds.monitoring import device_progress
+from gpt1_ds.monitoring.device_progress import DeviceProgress
+from gpt1_ds.monitoring.heartbeat import Heartbeat, Presence, Progress, late_device, read, stalled_rank
+from gpt1_ds.monitoring.watchdog import HangWatchdog
 
 
 class Queue:
@@ -85,24 +87,24 @@ def beat(rank: int, reached: int | None, age: float, written: float = 100.0) -> 
 def test_the_rank_whose_gpu_is_late_is_named() -> None:
     """Its host stopped last: without the event the wrong one would be named."""
     found = [beat(0, 9, 30.0), beat(1, 8, 29.0), beat(2, 9, 30.5)]
-    stalled = watchdog.stalled_rank(found, 1.0)
+    stalled = stalled_rank(found, 1.0)
     assert stalled.presence.rank == 1
-    assert "its GPU has not come to the first collective of step 9" in watchdog.late_device(found, stalled)
+    assert "its GPU has not come to the first collective of step 9" in late_device(found, stalled)
     without = [beat(one.presence.rank, None, one.presence.age) for one in found]
-    assert watchdog.stalled_rank(without, 1.0).presence.rank == 2
-    assert watchdog.late_device(without, without[2]) == ""
+    assert stalled_rank(without, 1.0).presence.rank == 2
+    assert late_device(without, without[2]) == ""
 
 
 def test_where_all_gpus_wait_in_the_collective_the_order_is_as_before() -> None:
     found = [beat(0, 9, 30.0), beat(1, 9, 31.0)]
-    stalled = watchdog.stalled_rank(found, 1.0)
+    stalled = stalled_rank(found, 1.0)
     assert stalled.presence.rank == 1
-    assert watchdog.late_device(found, stalled) == ""
+    assert late_device(found, stalled) == ""
 
 
 def test_a_silent_process_comes_first() -> None:
     found = [beat(0, 8, 30.0), beat(1, 9, 1.0, written=60.0)]
-    assert watchdog.stalled_rank(found, 1.0).presence.rank == 1
+    assert stalled_rank(found, 1.0).presence.rank == 1
 
 
 def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,4 +136,4 @@ def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: py
 
 def test_ranks_on_cpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
-    assert watchdog.of_this_rank() is None
+    assert device_progress.of_this_rank() is None

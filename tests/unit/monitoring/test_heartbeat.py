@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.lock import identity, is_alive_here
-from gpt1_ds.monitoring import watchdog
-from gpt1_ds.monitoring.watchdog import HALF, HeartbeatFile, Presence, Progress
+from gpt1_ds.monitoring import heartbeat
+from gpt1_ds.monitoring.heartbeat import HALF, HeartbeatFile, Presence, Progress
 
 PROGRESS = Progress(3, "step", 7, 600.0)
 PRESENCE = Presence(1, "host", 4711, 0, 0.5, "", False)
@@ -19,7 +19,7 @@ def test_a_beat_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = HeartbeatFile(tmp_path, 1)
     file.write(PROGRESS)
     file.write(PRESENCE)
-    found = watchdog.read(tmp_path, 1)
+    found = heartbeat.read(tmp_path, 1)
     assert found is not None
     assert (found.progress, found.presence) == (PROGRESS, PRESENCE)
 
@@ -30,7 +30,7 @@ def test_a_beat_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_is_no_beat_is_none(wrong: dict[str, object], tmp_path: Path) -> None:
     texts = json.dumps(vars(PROGRESS)), json.dumps({**vars(PRESENCE), **wrong})
     (tmp_path / "rank-1.json").write_bytes(b"".join(text.encode().ljust(HALF) for text in texts))
-    assert watchdog.read(tmp_path, 1) is None
+    assert heartbeat.read(tmp_path, 1) is None
 
 
 def test_only_the_very_process_is_known_again() -> None:

@@ -12,16 +12,15 @@ import torch
 from torch.profiler import profile
 
 from gpt1_ds.common.errors import UserError
-from gpt1_ds.config.sections import TrainConfig
-from gpt1_ds.monitoring import profiler
-from gpt1_ds.monitoring import profiler as room
-from gpt1_ds.monitoring.profiler import Event
+from gpt1_ds.monitoring import trace
+from gpt1_ds.monitoring.profiler import ProfiledWindow
+from gpt1_ds.monitoring.trace import Event
 from gpt1_ds.tracking.phases import Recording, TimeSpan
 
 
 def record() -> tuple[profile, Recording]:
     """Two steps of two phases each: a product, then a pause."""
-    recording = room._Recording(torch.device("cpu"), time.time_ns())
+    recording = ProfiledWindow(torch.device("cpu"), time.time_ns())
     for number in (4, 5):
         recording.step(number)
         recording.phase("forward of micro-batch 0")
@@ -49,7 +48,7 @@ def test_spans_and_operators(recorded: tuple[profile, Recording]) -> None:
     assert all(held > 10e6 for held in found.memory)
     (mm,) = [operator for operator in found.operators if operator.name == "aten::mm"]
     assert (mm.calls, mm.shapes, mm.flops) == (2, "32x64  64x16", 2 * 2 * 32 * 64 * 16)
-    outside = next(operator for operator in found.operators if operator.name == profiler.OUTSIDE)
+    outside = next(operator for operator in found.operators if operator.name == trace.OUTSIDE)
     assert outside.seconds >= 0.02, "the pauses"
     total = sum(operator.seconds for operator in found.operators)
     assert total == pytest.approx(sum(step.seconds for step in found.steps), rel=1e-3), "every moment counts once"
@@ -57,7 +56,7 @@ def test_spans_and_operators(recorded: tuple[profile, Recording]) -> None:
 
 def test_a_trace_that_a_browser_opens(recorded: tuple[profile, Recording], tmp_path: Path) -> None:
     path = tmp_path / "rank-0.trace.json.gz"
-    profiler.write(recorded[0], path)
+    trace.write(recorded[0], path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     names = [event["name"] for event in events]
     assert names.count("forward of micro-batch 0") == 2
@@ -76,7 +75,7 @@ def test_no_space_for_a_trace(
     pages = -(-(tmp_path / "whole.json").stat().st_size // 4096)
     disk = small_disk(f"{4 * (pages - missing)}k")
     with pytest.raises((UserError, OSError), match=r"[Ss]pace"):
-        profiler.write(recorded[0], disk / "rank-0.trace.json.gz")
+        trace.write(recorded[0], disk / "rank-0.trace.json.gz")
     assert not list(disk.iterdir())
 
 
@@ -85,7 +84,7 @@ def kernel(name: str, begin: int, end: int, by: int) -> Event:
 
 
 def test_kernels_count_for_the_phase_that_launched_them() -> None:
-    """They run later than they were launched, here in the phase behind."""
+    """They run later than they were launched, here in the phase after it."""
     phases = [TimeSpan("forward of micro-batch 0", 0.0, 1.0), TimeSpan("backward of micro-batch 0", 1.0, 4.0)]
     second = 10**9
     events = [
@@ -96,11 +95,11 @@ def test_kernels_count_for_the_phase_that_launched_them() -> None:
         *(kernel("gemm", second, 2 * second, by=1), kernel("mul", 2 * second, 3 * second, by=2)),
         kernel("ncclDevKernel_SendRecv", second, 2 * second, by=1),
     ]
-    assert profiler.launched(events, kernels, phases, 0) == [
+    assert trace.launched(events, kernels, phases, 0) == [
         TimeSpan("forward", 1.0, 2.0),
         TimeSpan("backward", 2.0, 3.0),
     ]
-    found = {one.name: one.device_seconds for one in profiler.operators(events, kernels)}
+    found = {one.name: one.device_seconds for one in trace.operators(events, kernels)}
     assert found == {"aten::mm": 2.0, "aten::mul": 1.0, "cudaLaunchKernel": 0.0}
 
 
@@ -117,15 +116,15 @@ def test_kernels_of_a_graph_count_for_the_call_that_launched_them() -> None:
         *(Event(name, second, 2 * second, on_device=True, id=7) for name in ("gemm", "softmax")),
         Event("add", 2 * second, 3 * second, on_device=True, id=8, by=7),
     ]
-    assert [span.name for span in profiler.launched(events, kernels, phases, 0)] == ["forward", "forward", "optimizer"]
-    found = {one.name: one.device_seconds for one in profiler.operators(events, kernels)}
+    assert [span.name for span in trace.launched(events, kernels, phases, 0)] == ["forward", "forward", "optimizer"]
+    found = {one.name: one.device_seconds for one in trace.operators(events, kernels)}
     assert found == {"overhead": 0.0, "cudaGraphLaunch": 2.0, "aten::add": 1.0, "cudaLaunchKernel": 0.0}
 
 
 def test_calls_of_cuda_are_told_from_operators() -> None:
     calls = ("cudaGraphLaunch", "cudaLaunchKernelExC_v11060", "cuLaunchKernelEx", "hipLaunchKernel")
     operators = ("aten::cumsum", "cumsum", "cuda_kernel", "CompiledFunction", "hippo::Scan")
-    assert [name for name in (*calls, *operators) if profiler._RUNTIME_CALL.match(name)] == [*calls]
+    assert [name for name in (*calls, *operators) if trace._RUNTIME_CALL.match(name)] == [*calls]
 
 
 def test_own_time_is_what_nothing_inside_takes() -> None:
@@ -133,27 +132,6 @@ def test_own_time_is_what_nothing_inside_takes() -> None:
         *(Event("range", 0, 100, is_range=True), Event("outer", 10, 60), Event("inner", 20, 40)),
         *(Event("inner", 40, 50), Event("elsewhere", 45, 95, thread=1), Event("late", 70, 80)),
     ]
-    found = {one.name: (one.calls, round(one.seconds * 1e9)) for one in profiler.operators(events, [])}
-    own = {profiler.OUTSIDE: (1, 40), "outer": (1, 20), "inner": (2, 30), "elsewhere": (1, 50), "late": (1, 10)}
+    found = {one.name: (one.calls, round(one.seconds * 1e9)) for one in trace.operators(events, [])}
+    own = {trace.OUTSIDE: (1, 40), "outer": (1, 20), "inner": (2, 30), "elsewhere": (1, 50), "late": (1, 10)}
     assert found == own
-
-
-@pytest.mark.parametrize(
-    ("done", "steps", "told"),
-    [
-        (0, 8, None),
-        (0, 4, None),
-        (0, 3, "the run ends with step 3; steps 3 to 3 are profiled"),
-        (0, 2, "the run ends with step 2; nothing is profiled"),
-        (2, 8, None),
-        (3, 8, "the run continues after step 3; steps 4 to 4 are profiled"),
-        (4, 8, "the run continues after step 4; nothing is profiled"),
-    ],
-)
-def test_steps_that_the_run_does_not_come_to_are_said(done: int, steps: int, told: str | None) -> None:
-    note = profiler.window_note(TrainConfig(profile="3:5"), done, steps)
-    assert note == (told and f"train.profile=3:5: {told}")
-
-
-def test_a_run_without_a_window_says_nothing_of_it() -> None:
-    assert profiler.window_note(TrainConfig(), 0, 8) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpt1_ds.tracking.phases import Operator, Recording, TimeSpan, combine, counted, share_of, table, union
+from gpt1_ds.tracking.phases import Operator, Recording, TimeSpan, combine, counted, rank_summary, table, union
 
 
 def chain(begin: float, *phases: tuple[str, float]) -> list[TimeSpan]:
@@ -45,7 +45,7 @@ def test_an_engine_that_evaluates_or_probes_a_save_does_not_train() -> None:
 
 
 def test_a_ranks_share() -> None:
-    share = share_of(recording(("save", 1.0)))
+    share = rank_summary(recording(("save", 1.0)))
     first, second = share["steps"]
     assert first["seconds"] == 9
     assert first["phases"] == {
@@ -64,7 +64,7 @@ def test_the_work_of_a_device_is_what_its_kernels_do() -> None:
     plain = recording()
     kernels = [TimeSpan("forward", 103, 105), TimeSpan("forward", 104, 106), TimeSpan("backward", 107, 108.5)]
     with_device = Recording(steps=plain.steps, phases=plain.phases, memory=plain.memory, kernels=kernels)
-    share = share_of(with_device)
+    share = rank_summary(with_device)
     assert share["steps"][0]["work"] == [103, 108.5, 4.5]
     assert share["steps"][1]["work"] is None
     assert share["device_seconds"] == {"forward": 4.0, "backward": 1.5}
@@ -87,7 +87,7 @@ def test_a_perfect_pipeline_has_the_ideal_bubble(stages: int, micro_batches: int
         spans += chain(spans[-1].end, ("backward", 2.0 * micro_batches), ("update", 1.0))
         assert spans[-2].end == pytest.approx(end)
         steps = [TimeSpan("1", 10.0, spans[-1].end)]
-        share = share_of(Recording(steps=steps, phases=spans, memory=[0] * len(spans)))
+        share = rank_summary(Recording(steps=steps, phases=spans, memory=[0] * len(spans)))
         shares.append({"rank": stage, "stage": stage, "replica": 0, **share})
     bubble = combine(shares, {"tensor": 1, "pipeline": stages, "data": 1}, micro_batches)["bubble"]
     assert bubble["measured"] == pytest.approx(bubble["ideal"])
@@ -97,7 +97,8 @@ def test_a_perfect_pipeline_has_the_ideal_bubble(stages: int, micro_batches: int
 
 def test_ranks_together() -> None:
     shares = [
-        {"rank": rank, "stage": 0, "replica": rank, **share_of(recording(*[("save", 1.0)] * rank))} for rank in (0, 1)
+        {"rank": rank, "stage": 0, "replica": rank, **rank_summary(recording(*[("save", 1.0)] * rank))}
+        for rank in (0, 1)
     ]
     summary = combine(shares, {"tensor": 1, "pipeline": 1, "data": 2}, 1)
     assert summary["steps"] == [7, 8]
