@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,14 +37,14 @@ RATES = ("gelu", "norm", "dropout", "loss", "stream", "memory", "update")  # of 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What one rank reaches while `ranks` of them work on a node. Rates are per second; forward and backward pass
-    together unless a name says otherwise. Backward passes take twice as long as forward ones, attention's excepted.
+    """What one rank reaches while `ranks` of them work on a node. Rates are per second, of forward and backward pass
+    together where no comment says which. Backward passes take twice as long as forward ones, attention's excepted.
     """
 
     ranks: int
     gemm: tuple[tuple[float, float], ...]  # (FLOPs of one matrix product, FLOPs per second), ascending
-    exact: tuple[float, float]  # attention scores (S x S of every head), forward and backward
-    fused: tuple[float, float]
+    exact: tuple[float, float]  # attention scores (S x S of every head) of exact attention: (forward, backward)
+    fused: tuple[float, float]  # of fused attention
     gelu: float  # elements
     norm: float  # elements, the residual sum included
     dropout: float  # elements
@@ -52,23 +52,23 @@ class Speeds:
     stream: float  # bytes read or written by simple passes over activations
     memory: float  # the same over what no cache holds: parameters and gradients
     update: float  # parameters of AdamW, the gradient norm included
-    launch: float  # seconds that the host needs per operation, autograd's part included
+    launch: float  # seconds that the host needs to start an operator, autograd's part included
 
-    def product(self, operations: float) -> float:
-        """Seconds of one matrix product; between measured sizes on a log-log line."""
+    def product(self, flops: float) -> float:
+        """Returns the seconds of one matrix product; between measured sizes the rate is on a log-log line."""
         sizes = self.gemm
-        if operations <= sizes[0][0] or len(sizes) == 1:
-            return operations / sizes[0][1]
+        if flops <= sizes[0][0] or len(sizes) == 1:
+            return flops / sizes[0][1]
         for (small, slow), (large, fast) in pairwise(sizes):
-            if operations <= large:
-                share = math.log(operations / small) / math.log(large / small)
-                return operations / math.exp((1 - share) * math.log(slow) + share * math.log(fast))
-        return operations / sizes[-1][1]
+            if flops <= large:
+                weight = math.log(flops / small) / math.log(large / small)
+                return flops / math.exp((1 - weight) * math.log(slow) + weight * math.log(fast))
+        return flops / sizes[-1][1]
 
 
 @dataclass(frozen=True)
 class Link:
-    """Between neighbours in a ring."""
+    """The connection between neighbours in a ring."""
 
     latency: float  # seconds of one message
     bandwidth: float  # bytes per second of one rank, each way
@@ -81,7 +81,7 @@ class Machine:
     device: str  # cpu or cuda
     memory_gib: float  # of one rank's device; on a cpu, of the node
     ranks_per_node: int
-    peak_tflops: dict[str, float]  # of one rank by precision, for the share of it that is used
+    peak_tflops: dict[str, float]  # of one rank by precision; a plan says which fraction of it is used
     speeds: dict[str, tuple[Speeds, ...]]  # by precision; ascending in ranks
     node: Link
     network: Link
@@ -94,14 +94,15 @@ class Machine:
         """Returns the speeds at the measured number of ranks that is nearest from above; beyond the largest, shared
         evenly.
         """
-        known = self.speeds.get(precision)
-        if known is None:
+        measured = self.speeds.get(precision)
+        if measured is None:
             choices = ", ".join(self.speeds)
             raise ConfigError(f"train.precision={precision}: {self.name} has speeds of {choices}; use one of these")
-        for speeds in known:
+        for speeds in measured:
             if ranks <= speeds.ranks:
                 return speeds
-        return known[-1] if self.device == "cuda" else _shared(known[-1], ranks / known[-1].ranks)
+        most = measured[-1]
+        return most if self.device == "cuda" else _divided(most, ranks / most.ranks)
 
     def link(self, span: int, stride: int = 1) -> Link:
         """Returns the link of every `stride`-th of `span` consecutive ranks. Beyond a node each member brings its own
@@ -113,12 +114,13 @@ class Machine:
         return Link(self.network.latency, min(self.node.bandwidth, members * self.network.bandwidth))
 
 
-def _shared(speeds: Speeds, among: float) -> Speeds:
-    slower: dict[str, Any] = {name: getattr(speeds, name) / among for name in RATES}
-    slower["gemm"] = tuple((size, rate / among) for size, rate in speeds.gemm)
+def _divided(speeds: Speeds, by: float) -> Speeds:
+    """Returns the speeds of a rank where `by` times as many ranks work on the same cores."""
+    slower: dict[str, Any] = {name: getattr(speeds, name) / by for name in RATES}
+    slower["gemm"] = tuple((size, rate / by) for size, rate in speeds.gemm)
     for name in ("exact", "fused"):
-        slower[name] = tuple(rate / among for rate in getattr(speeds, name))
-    return replace(speeds, **slower, launch=speeds.launch * among)
+        slower[name] = tuple(rate / by for rate in getattr(speeds, name))
+    return replace(speeds, **slower, launch=speeds.launch * by)
 
 
 def default_path() -> Path:
@@ -126,9 +128,13 @@ def default_path() -> Path:
 
 
 def expected(device: str) -> Machine:
-    """What a run on "cuda" or "cpu" is planned for: the machine that find() gives, if it is of that kind."""
-    found = find_machine(None, device)
-    return found if found.device == device else PRESETS["h100" if device == "cuda" else "cpu"]
+    """Returns the machine that a run on "cuda" or "cpu" is planned for: find_machine's, if it is of that kind."""
+    machine = find_machine(None, device)
+    return machine if machine.device == device else assumed(device)
+
+
+def assumed(device: str) -> Machine:
+    return PRESETS["h100" if device == "cuda" else "cpu"]
 
 
 def find_machine(name: str | None = None, device: str = "cuda") -> Machine:
@@ -142,11 +148,11 @@ def find_machine(name: str | None = None, device: str = "cuda") -> Machine:
         return read(Path(wanted))
     if os.path.exists(default_path()):  # noqa: PTH110 - Path's raises where the home is closed (`su` without `-`)
         return read(default_path())
-    return PRESETS["h100" if device == "cuda" else "cpu"]
+    return assumed(device)
 
 
 def read(path: Path) -> Machine:
-    """Raises ConfigError for a file that is not a machine's."""
+    """Returns the machine of a file. Raises ConfigError for a file that is not a machine's."""
     try:
         return _machine(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -168,7 +174,7 @@ def _machine(raw: Mapping[str, Any]) -> Machine:
     if raw["format"] != FORMAT:
         raise ValueError(f"format {raw['format']!r}, this program reads {FORMAT}")
     values = {field.name: raw[field.name] for field in fields(Machine)}
-    values["speeds"] = {name: tuple(_speeds(some)) for name, some in raw["speeds"].items()}
+    values["speeds"] = {name: tuple(map(_speeds, measured)) for name, measured in raw["speeds"].items()}
     values["node"], values["network"] = Link(**raw["node"]), Link(**raw["network"])
     machine = Machine(**values)
     numbers = [machine.memory_gib, machine.ranks_per_node, *machine.peak_tflops.values()]
@@ -178,20 +184,19 @@ def _machine(raw: Mapping[str, Any]) -> Machine:
     return machine
 
 
-def _speeds(some: list[dict[str, Any]]) -> Iterator[Speeds]:
-    for one in some:
-        pairs = {key: tuple(float(x) for x in one[key]) for key in ("exact", "fused")}
-        gemm = tuple((float(size), float(rate)) for size, rate in one["gemm"])
-        speeds = Speeds(**{**one, **pairs, "gemm": gemm})
-        rates = [getattr(speeds, field.name) for field in fields(Speeds) if field.name not in ("gemm", *pairs)]
-        rates += [*speeds.exact, *speeds.fused, *(number for pair in gemm for number in pair)]
-        if not gemm or not all(math.isfinite(rate) and rate > 0 for rate in rates):
-            raise ValueError("a speed is not above 0")
-        yield speeds
+def _speeds(raw: Mapping[str, Any]) -> Speeds:
+    pairs = {key: tuple(float(rate) for rate in raw[key]) for key in ("exact", "fused")}
+    gemm = tuple((float(size), float(rate)) for size, rate in raw["gemm"])
+    speeds = Speeds(**{**raw, **pairs, "gemm": gemm})
+    rates = [getattr(speeds, field.name) for field in fields(Speeds) if field.name not in ("gemm", *pairs)]
+    rates += [*speeds.exact, *speeds.fused, *(number for pair in gemm for number in pair)]
+    if not gemm or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+        raise ValueError("a speed is not above 0")
+    return speeds
 
 
 def _gpu(name: str, sheet: DataSheet) -> Machine:
-    """Assumed of a GPU by its data sheet."""
+    """Returns what is assumed of a GPU by its data sheet."""
     peaks = {"bf16": sheet.tflops, "fp16": sheet.tflops, "fp32": sheet.tflops_fp32}
     return Machine(
         name=name,
@@ -211,10 +216,10 @@ def cpu(cores: int, units: str, memory_gib: float) -> Machine:
     (CORE_TFLOPS). `plan --calibrate` measures the real ones.
     """
     counts = sorted({1, cores, *(2**power for power in range(1, cores.bit_length()) if 2**power < cores)})
-    known = {}
+    speeds = {}
     for precision, size in (("fp32", 4), ("bf16", 2)):
         product = 1e12 * CORE_TFLOPS[units][precision]
-        known[precision] = tuple(
+        speeds[precision] = tuple(
             Speeds(
                 ranks=ranks,
                 gemm=((1e7, 0.4 * product / slow), (1e9, product / slow), (1e10, product / slow)),
@@ -238,19 +243,19 @@ def cpu(cores: int, units: str, memory_gib: float) -> Machine:
         memory_gib=memory_gib,
         ranks_per_node=cores,
         peak_tflops=CORE_TFLOPS[units],
-        speeds=known,
+        speeds=speeds,
         node=Link(1e-4, 1e9),
         network=Link(2e-4, 1e9),
     )
 
 
 def here() -> Machine:
-    """Returns this machine's CPU, as its flags let one assume."""
+    """Returns what is assumed of this machine's CPU by its flags."""
     try:
-        words = set(CPU_FACTS.read_text(encoding="utf-8").split())
+        flags = set(CPU_FACTS.read_text(encoding="utf-8").split())
     except OSError:
-        words = set()
-    units = next((name for name in CORE_TFLOPS if name in words), "avx2")
+        flags = set()
+    units = next((name for name in CORE_TFLOPS if name in flags), "avx2")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return cpu(len(os.sched_getaffinity(0)), units, memory)
 

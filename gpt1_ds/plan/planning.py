@@ -1,5 +1,6 @@
-"""What a configuration will need and take, and the best layout for a number of ranks; `train.micro_batch=auto`: as many
-sequences at a time as a rank has memory for."""
+"""What a configuration will need and take, and the best layout for a number of ranks. `train.micro_batch=auto` means as
+many sequences at a time as a rank has memory for.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ from gpt1_ds.plan.cost import Cost, cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory, memory, peak
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY, describe, total_steps, total_tokens
-from gpt1_ds.plan.search import Found, divisors, search
+from gpt1_ds.plan.search import Ranking, divisors, search
 
 FORMAT = 1
 RESERVED = {"cuda": 2.0, "cpu": 0.5}  # GiB of a rank for what is not planned: contexts, libraries, NCCL's buffers
 
 
 def usable_bytes(gib: float | None, machine: Machine, world: int) -> int:
-    """Bytes that a rank may use: `gib`, else what the machine has less a reserve; ranks on CPUs divide the memory."""
+    """Returns the bytes that a rank may use: `gib`, else what the machine has less a reserve; ranks on CPUs divide the
+    memory.
+    """
     if gib is None:
         ranks = min(world, machine.ranks_per_node) if machine.device == "cpu" else 1
         gib = max(0.1, machine.memory_gib / ranks - RESERVED[machine.device])
@@ -44,7 +47,9 @@ class Planning:
         self.steps, self.tokens = total_steps(config, tokens) or 0, total_tokens(config, tokens) or 0
 
     def plan(self, as_json: bool) -> int:
-        """The configuration as it is; the exit code. Raises ConfigError where it cannot run on these ranks."""
+        """Prints the plan of the configuration as it is and returns the exit code. Raises ConfigError where it cannot
+        run on these ranks.
+        """
         config, planned = self.config, self.config.model.kind != "lstm"
         ConfigError.raise_all(world_problems(config, self.world))
         if as_json and not planned:
@@ -60,18 +65,18 @@ class Planning:
         return 0
 
     def search(self, as_json: bool, out: str | None) -> int:
-        """The best layouts; the best one is written to `out`. The exit code is 1 where no layout fits."""
+        """Prints the best layouts, writes the best one to `out`, and returns the exit code: 1 where no layout fits."""
         if self.config.model.kind == "lstm":
             raise ConfigError(f"model.kind={self.config.model.kind}: there is one layout only; leave --search out")
-        found = search(self.config, self.world, self.vocabulary, self.machine, self.limit)
+        ranking = search(self.config, self.world, self.vocabulary, self.machine, self.limit)
         if as_json:
-            print(json.dumps({**self._head(), **self._ranking(found)}))
+            print(json.dumps({**self._head(), **self._as_json(ranking)}))
         else:
             print(report.machine_line(self.machine))
-            print("\n".join(report.search_lines(found)))
-        if not found.ranked:
+            print("\n".join(report.search_lines(ranking)))
+        if not ranking.ranked:
             return 1
-        best = found.ranked[0]
+        best = ranking.ranked[0]
         if not as_json:
             print(f"the best, {best}:")
             self._print(best.config)
@@ -94,8 +99,8 @@ class Planning:
                 print(line)
 
     def _seconds(self, config: Config, full: Cost) -> float:
-        """What the whole run takes. A small step costs more per sequence; between the first and a full one the time is
-        linear in the sequences.
+        """Returns the seconds of the whole run. A small step costs more per sequence; between the first step and a full
+        one the time is linear in the sequences.
         """
         train = config.train
         if train.smallest_batch == train.global_batch:
@@ -124,14 +129,20 @@ class Planning:
         costs = cost(config, self.world, self.vocabulary, self.machine)
         return report.as_json(config, self._memory(config), costs, self.world)
 
-    def _ranking(self, found: Found) -> dict[str, Any]:
-        ranked = [
-            report.as_json(one.config, [one.memory], one.cost, self.world) for one in found.ranked[: report.SHOWN]
-        ]
-        best = {**self._numbers(found.ranked[0].config), "words": found.ranked[0].overrides()} if found.ranked else None
-        counts = {"legal": len(found.ranked), "too_large": len(found.too_large), "refused": found.refused}
-        request = report.request_overrides(self.world, self.machine) if self.machine.device == "cuda" else []
-        return {"best": best, "ranked": ranked, "losers": list(found.losers()), **counts, "slurm": request}
+    def _as_json(self, ranking: Ranking) -> dict[str, Any]:
+        best = ranking.ranked[0] if ranking.ranked else None
+        return {
+            "best": None if best is None else {**self._numbers(best.config), "words": best.overrides()},
+            "ranked": [
+                report.as_json(layout.config, [layout.memory], layout.cost, self.world)
+                for layout in ranking.ranked[: report.SHOWN]
+            ],
+            "losers": list(ranking.losers()),
+            "legal": len(ranking.ranked),
+            "too_large": len(ranking.too_large),
+            "refused": ranking.refused,
+            "slurm": report.request_overrides(self.world, self.machine) if self.machine.device == "cuda" else [],
+        }
 
 
 MOST = {"cuda": 64, "cpu": 8}  # sequences; more of them make no step faster
@@ -139,9 +150,9 @@ IN_FLIGHT = 4  # micro-batches of a step for each pipeline stage, so that its ra
 
 
 def with_micro_batch(config: Config, world: int, device: str, limit: int) -> Config:
-    """`config` for `world` ranks, each of which may use `limit` bytes of a `device`, "cuda" or "cpu". A number that is
-    given stays, and so does what no micro-batch can repair: validation names it. Examples that are compared with one
-    another (task.group) share a micro-batch.
+    """Returns `config` for `world` ranks, each of which may use `limit` bytes of a `device`, "cuda" or "cpu". A number
+    that is given stays, and so does what no micro-batch can repair: validation names it. Examples that are compared
+    with one another (task.group) share a micro-batch.
     """
     if config.train.micro_batch != AUTO:
         return config
@@ -153,13 +164,13 @@ def with_micro_batch(config: Config, world: int, device: str, limit: int) -> Con
     sizes = [group * size for size in divisors(max(1, rows // group)) if group * size <= max(most, group)]
     vocabulary = config.model.vocab_size or ASSUMED_VOCABULARY
     for size in reversed(sizes):
-        found = replace(config, train=replace(config.train, micro_batch=size))
-        if size == group or config.model.kind == "lstm" or peak(found, world, vocabulary, device).peak <= limit:
+        sized = replace(config, train=replace(config.train, micro_batch=size))
+        if size == group or config.model.kind == "lstm" or peak(sized, world, vocabulary, device).peak <= limit:
             break
-    return found
+    return sized
 
 
 def _group(config: Config) -> int:
-    """Examples that no micro-batch may part."""
+    """Returns the number of examples that must be in one micro-batch."""
     task = config.task
     return task.group if task is not None and task.makes_vectors and task.loss == "ranking" else 1

@@ -16,7 +16,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.plan.cost import Cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory
-from gpt1_ds.plan.search import Candidate, Found, layout_keys
+from gpt1_ds.plan.search import Candidate, Ranking, layout_keys
 from gpt1_ds.plan.stages import stages
 
 ASSUMED_VOCABULARY = 40000  # `tokenizer train`'s default, when no dataset says otherwise
@@ -154,7 +154,7 @@ def cost_lines(
 
 
 def _share_of_peak(mfu: float) -> str:
-    """In words. A CPU is described by round figures, and may be faster than they say."""
+    """Returns the sentence on the peak. A CPU is described by round figures, and may be faster than they say."""
     if mfu <= 1:
         return f"{mfu:.1%} of the peak (PaLM convention)"
     return "more than the peak that is assumed of this machine (`plan --calibrate` measures it)"
@@ -168,22 +168,22 @@ def graphs_lines(cost: Cost, without: Cost) -> Iterator[str]:
         yield f"launches: hidden by CUDA graphs {proof}; {slower:.0%} slower with train.cuda_graphs=off"
 
 
-def search_lines(found: Found) -> Iterator[str]:
+def search_lines(ranking: Ranking) -> Iterator[str]:
     yield (
-        f"layouts: {found.seen} of {amount(found.world, 'rank')}, {len(found.ranked)} legal and within "
-        f"{byte_size(found.limit)}, {len(found.too_large)} too large, {sum(found.refused.values())} not legal"
+        f"layouts: {ranking.total} of {amount(ranking.world, 'rank')}, {len(ranking.ranked)} legal and within "
+        f"{byte_size(ranking.limit)}, {len(ranking.too_large)} too large, {sum(ranking.refused.values())} not legal"
     )
-    for place, one in enumerate(found.ranked[:SHOWN], 1):
+    for place, one in enumerate(ranking.ranked[:SHOWN], 1):
         costs, memory = one.cost, one.memory
         yield (
             f"  {place}. {one}: {_seconds(costs.step)}, {count(costs.tokens_per_second)} tokens/s, {costs.mfu:.1%} of "
             f"the peak, {byte_size(memory.peak)} ({memory.peak_at})"
         )
-    yield from (f"  {line}" for line in found.losers())
-    refused = sorted(found.refused.items(), key=lambda pair: -pair[1])
+    yield from (f"  {line}" for line in ranking.losers())
+    refused = sorted(ranking.refused.items(), key=lambda pair: -pair[1])
     yield from (f"  not legal, {number} layouts: {reason}" for reason, number in refused[:SHOWN])
-    if not found.ranked and found.too_large:
-        least = min(found.too_large, key=lambda one: one.memory.peak)
+    if not ranking.ranked and ranking.too_large:
+        least = min(ranking.too_large, key=lambda one: one.memory.peak)
         yield f"  nothing fits; least: {least}: {byte_size(least.memory.peak)} at the {least.memory.peak_at}"
 
 

@@ -39,7 +39,7 @@ class Candidate:
 
     @cached_property
     def order(self) -> tuple[float, ...]:
-        """Fastest first; of equal ones the simpler, which shares less and keeps more in reserve."""
+        """Returns the sort key: fastest first; of equal ones the simpler, then the one that needs less memory."""
         parallel, train = self.config.parallel, self.config.train
         simpler = (parallel.tensor, parallel.pipeline, abs(parallel.zero - 1), train.recompute != "none")
         return (self.cost.step, *simpler, parallel.sequence, self.memory.peak)
@@ -54,7 +54,7 @@ class Candidate:
         )
 
     def overrides(self) -> list[str]:
-        """The keys that say this layout, as the command line takes them."""
+        """Returns the keys that say this layout, as the command line takes them."""
         return [
             f"{section}.{key}={str(value).lower()}"
             for section, values in layout_keys(self.config).items()
@@ -64,7 +64,7 @@ class Candidate:
 
 
 def layout_keys(config: Config) -> dict[str, dict[str, Any]]:
-    """The keys that say a layout, by section; train.compile where it is decided."""
+    """Returns the keys that say a layout, by section; train.compile where it is decided."""
     parallel, train = config.parallel, config.train
     compiled = {"compile": train.compile} if train.compile != "auto" else {}
     return {
@@ -74,32 +74,30 @@ def layout_keys(config: Config) -> dict[str, dict[str, Any]]:
 
 
 @dataclass
-class Found:
-    """`ranked` fit, fastest first; `too_large` do not; `refused` counts layouts by the first reason against them.
-    `eager` is the best of them without train.compile, where the search proposes to compile.
-    """
+class Ranking:
+    """All layouts of a configuration on a number of ranks."""
 
     world: int
     limit: int  # bytes of one rank
-    ranked: list[Candidate] = field(default_factory=list)
+    ranked: list[Candidate] = field(default_factory=list)  # those that fit, fastest first
     too_large: list[Candidate] = field(default_factory=list)
-    refused: dict[str, int] = field(default_factory=dict)
-    eager: Candidate | None = None
+    refused: dict[str, int] = field(default_factory=dict)  # how many, by the first reason against them
+    eager: Candidate | None = None  # the best one without train.compile, where the search proposes to compile
 
     @property
-    def seen(self) -> int:
+    def total(self) -> int:
         return len(self.ranked) + len(self.too_large) + sum(self.refused.values())
 
     def losers(self) -> Iterator[str]:
-        """For every value of every axis that the best layout does not have: the best with it, and why it loses."""
+        """Yields for every value of every axis that the best layout does not have why the best with it loses."""
         if not self.ranked:
             return
         best = self.ranked[0]
         for axis in AXES:
-            values = sorted({one.values[axis] for one in (*self.ranked, *self.too_large)})
+            values = sorted({candidate.values[axis] for candidate in (*self.ranked, *self.too_large)})
             if axis == "micro_batch":  # the neighbours are enough
-                at = values.index(best.values[axis])
-                values = values[max(0, at - 1) : at + 2]
+                chosen = values.index(best.values[axis])
+                values = values[max(0, chosen - 1) : chosen + 2]
             for value in values:
                 if value != best.values[axis]:
                     yield f"{axis} {str(value).lower()}: {self._why(axis, value, best)}"
@@ -107,9 +105,10 @@ class Found:
             yield f"compile off: {_slower(self.eager, best)}"
 
     def _why(self, axis: str, value: int | str | bool, best: Candidate) -> str:
-        rival = next((one for one in self.ranked if one.values[axis] == value), None)
+        rival = next((candidate for candidate in self.ranked if candidate.values[axis] == value), None)
         if rival is None:
-            least = min((one for one in self.too_large if one.values[axis] == value), key=lambda one: one.memory.peak)
+            with_value = [candidate for candidate in self.too_large if candidate.values[axis] == value]
+            least = min(with_value, key=lambda candidate: candidate.memory.peak)
             return f"does not fit: {byte_size(least.memory.peak)} per rank at best ({least.memory.peak_at})"
         return _slower(rival, best)
 
@@ -118,14 +117,14 @@ def _slower(rival: Candidate, best: Candidate) -> str:
     slower = rival.cost.step / best.cost.step - 1
     if slower < 0.001:
         return f"as fast; {byte_size(rival.memory.peak)} instead of {byte_size(best.memory.peak)} per rank"
-    grown = {name: seconds - _parts(best)[name] for name, seconds in _parts(rival).items()}
-    reason = max(grown, key=lambda name: grown[name])
-    return f"{slower:.1%} slower ({1e3 * grown[reason]:.3g} ms more per step of {reason}); best: {rival}"
+    of_best = _seconds(best.cost)
+    increase = {part: seconds - of_best[part] for part, seconds in _seconds(rival.cost).items()}
+    reason = max(increase, key=lambda part: increase[part])
+    return f"{slower:.1%} slower ({1e3 * increase[reason]:.3g} ms more per step of {reason}); best: {rival}"
 
 
-def _parts(one: Candidate) -> dict[str, float]:
-    """Where the seconds of a step go."""
-    costs = one.cost
+def _seconds(costs: Cost) -> dict[str, float]:
+    """Returns the seconds of a step by part."""
     working = costs.pipeline * (1 - costs.bubble)
     return {
         "reductions between tensor-parallel ranks": costs.tensor,
@@ -136,30 +135,30 @@ def _parts(one: Candidate) -> dict[str, float]:
     }
 
 
-def search(config: Config, world: int, vocab_size: int, machine: Machine, limit: int) -> Found:
-    """Every layout of `config` on `world` ranks with at most `limit` bytes each. On GPUs each says whether blocks are
-    compiled; where the configuration leaves that open, as such a run does.
+def search(config: Config, world: int, vocab_size: int, machine: Machine, limit: int) -> Ranking:
+    """Returns every layout of `config` on `world` ranks with at most `limit` bytes each. On GPUs each says whether
+    blocks are compiled; where the configuration leaves that open, as such a run does.
     """
 
-    def candidate(one: Config) -> Candidate:
-        needed = peak(one, world, vocab_size, machine.device)
-        return Candidate(one, world, needed, cost(one, world, vocab_size, machine))
+    def candidate(layout: Config) -> Candidate:
+        needed = peak(layout, world, vocab_size, machine.device)
+        return Candidate(layout, world, needed, cost(layout, world, vocab_size, machine))
 
-    found = Found(world, limit)
-    for one in layouts(config, world, machine):
+    ranking = Ranking(world, limit)
+    for layout in layouts(config, world, machine):
         if machine.device == "cuda":
-            one = _with_compile(one, "on" if policy.is_compiled(one) else "off")
-        reason = next(problems(one), None) or next(world_problems(one, world), None)
+            layout = _with_compile(layout, "on" if policy.is_compiled(layout) else "off")
+        reason = next(problems(layout), None) or next(world_problems(layout, world), None)
         if reason is not None:
             reason = reason.split(";")[0]
-            found.refused[reason] = found.refused.get(reason, 0) + 1
+            ranking.refused[reason] = ranking.refused.get(reason, 0) + 1
             continue
-        legal = candidate(one)
-        (found.ranked if legal.memory.peak <= limit else found.too_large).append(legal)
-    found.ranked.sort(key=lambda candidate: candidate.order)
-    if found.ranked and found.ranked[0].config.train.compile == "on":
-        found.eager = candidate(_with_compile(found.ranked[0].config, "off"))
-    return found
+        legal = candidate(layout)
+        (ranking.ranked if legal.memory.peak <= limit else ranking.too_large).append(legal)
+    ranking.ranked.sort(key=lambda legal: legal.order)
+    if ranking.ranked and ranking.ranked[0].config.train.compile == "on":
+        ranking.eager = candidate(_with_compile(ranking.ranked[0].config, "off"))
+    return ranking
 
 
 def _with_compile(config: Config, value: Literal["on", "off"]) -> Config:
@@ -167,7 +166,7 @@ def _with_compile(config: Config, value: Literal["on", "off"]) -> Config:
 
 
 def layouts(config: Config, world: int, machine: Machine) -> Iterator[Config]:
-    """Every combination that divides the world, legal or not. Matrices are not shared beyond a node."""
+    """Yields every combination that divides the world, legal or not. Tensor-parallel ranks are of one node."""
     for tensor in divisors(world, min(machine.ranks_per_node, config.model.heads)):
         for pipeline in divisors(world // tensor, sum(config.model.blocks)):
             data = world // (tensor * pipeline)
@@ -196,7 +195,7 @@ def _variants(config: Config, tensor: int, pipeline: int, micro_batch: int, cuda
 
 
 def divisors(number: int, most: int | None = None) -> list[int]:
-    """All of them, or those up to `most`; ascending."""
+    """Returns the divisors of `number` up to `most`, in ascending order."""
     most = number if most is None else most
     small = [n for n in range(1, min(math.isqrt(number), most) + 1) if number % n == 0]
     return small + [number // n for n in reversed(small) if n * n < number and number // n <= most]

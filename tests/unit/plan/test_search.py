@@ -10,7 +10,7 @@ from gpt1_ds.config.validate import problems
 from gpt1_ds.plan import report
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import PRESETS
-from gpt1_ds.plan.search import Found, divisors, layout_keys, layouts, search
+from gpt1_ds.plan.search import Ranking, divisors, layout_keys, layouts, search
 
 H100 = PRESETS["h100"]
 
@@ -19,7 +19,7 @@ def gpt1(*words: str) -> Config:
     return load(["pretrain/gpt1_117m"], list(words))
 
 
-def found(world: int, *words: str, gib: float = 78, machine: str = "h100") -> Found:
+def found(world: int, *words: str, gib: float = 78, machine: str = "h100") -> Ranking:
     return search(gpt1(*words), world, 40478, PRESETS[machine], int(gib * 2**30))
 
 
@@ -50,7 +50,7 @@ def test_the_layouts_of_two_ranks_by_hand() -> None:
     tensor = {(2, 1, zero, micro) for zero in range(4) for micro in (1, 2)}  # each with and without sequence
     pipeline = {(1, 2, 1, micro) for micro in (1, 2)}
     assert seen == data | tensor | pipeline
-    assert len(result.ranked) == 4 + 2 * 8 + 2 == result.seen
+    assert len(result.ranked) == 4 + 2 * 8 + 2 == result.total
 
 
 def test_gpt1_on_eight_gpus_never_shares_matrices_and_says_why() -> None:
@@ -126,7 +126,7 @@ def test_a_pipeline_may_have_a_stage_for_each_block_of_both_stacks() -> None:
 
 def test_a_thousand_gpus_are_a_bounded_number_of_layouts() -> None:
     result = found(1024, "train.global_batch=4096")
-    assert 100 < result.seen < 1000, "it is counted, not timed: each takes about 0.3 ms"
+    assert 100 < result.total < 1000, "it is counted, not timed: each takes about 0.3 ms"
     assert max(one.values["tensor"] for one in result.ranked) <= H100.ranks_per_node
     large = load([], ["model.layers=96", "model.width=12288", "model.heads=96", "train.global_batch=1536"])
     assert sum(1 for _ in layouts(large, 1024, H100)) < 4000
