@@ -1,5 +1,5 @@
-"""Weights from elsewhere as an ordinary checkpoint, which every layout starts from. Parameters of a file in the form of
-transformers become ours; their shapes are compared before anything is read.
+"""Publishes imported weights as an ordinary checkpoint, which every layout starts from. Parameters of a file in the
+form of transformers become ours; their shapes are compared before anything is read.
 
 The checkpoint holds masters but no moments, step 0 and no data hash, so `checkpoint.init_from` takes it and a resume
 does not.
@@ -36,17 +36,17 @@ from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.objectives.supervised import of_head
 
 VOCABULARY_ROWS = ("tokens.weight", "output.weight", "masked.bias")
-FULL = (8, 16, 32, 64, 128)  # models may be released with rows that no token has, up to a multiple of one of them
+PADDING = (8, 16, 32, 64, 128)  # models are released with rows that no token has, up to a multiple of one of these
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an importer found: the model's shape and its weights under canonical names, fp32, at their full shape."""
+    """A model that an importer has read."""
 
     origin: str  # "hf" or "openai", as in `--from`
     source: Path
     model: ModelConfig
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor]  # by canonical name, fp32, whole
     remarks: tuple[str, ...] = ()  # what a person should know about this import, one line each
     head: HeadSpec | None = None  # besides the language model's
     classifier: Classifier | None = None  # what a fine-tuned model's head is for
@@ -55,8 +55,8 @@ class Imported:
 
 
 def free_place(out: Path) -> Path:
-    """`out` as an absolute path where a folder may be published. Raises CheckpointError when something is there, or
-    when its name is that of a run's own checkpoint, which would be taken for one of another step.
+    """Returns `out` as an absolute path where a folder may be published. Raises CheckpointError when something is
+    there, or when its name is that of a run's own checkpoint, which would be taken for one of another step.
     """
     out = out.resolve()
     if re.fullmatch(r"step-\d{8,}", out.name):
@@ -66,98 +66,111 @@ def free_place(out: Path) -> Path:
     return out
 
 
-def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict[str, str]) -> list[str]:
-    """Write the checkpoint `out`; what to tell about it, one line each. Raises CheckpointError.
+def publish(imported: Imported, tokenizer_folder: Path, out: Path, provenance: dict[str, str]) -> list[str]:
+    """Writes the checkpoint `out` and returns remarks for people, one line each. Raises CheckpointError.
 
     The model is really run once: its loss on the probe row goes into the manifest, and weights that are not finite are
     refused.
     """
     tokenizer = load_tokenizer(tokenizer_folder)
-    config = _config(found, re.sub(r"[^A-Za-z0-9._-]", "-", out.name))
-    config, weights, remarks = fit_vocabulary(config, found, tokenizer)
-    tuned = found.classifier
-    if tuned is not None:
-        tuned.check_symbols(found.source, tokenizer, found.weights["tokens.weight"].shape[0])
-    model = whole_model(config, lambda info: weights[info.name], found.head)
-    objective = pretraining_objective(config) if tuned is None else of_head(tuned.head)
+    config = _config(imported, re.sub(r"[^A-Za-z0-9._-]", "-", out.name))
+    config, weights, remarks = fit_vocabulary(config, imported, tokenizer)
+    classifier = imported.classifier
+    if classifier is not None:
+        classifier.check_symbols(imported.source, tokenizer, imported.weights["tokens.weight"].shape[0])
+    model = whole_model(config, lambda info: weights[info.name], imported.head)
+    objective = pretraining_objective(config) if classifier is None else of_head(classifier.head)
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
-        raise CheckpointError(f"{found.source}: some weights are not finite; this is not a trained model")
+        raise CheckpointError(f"{imported.source}: some weights are not finite; this is not a trained model")
     facts: dict[str, Any] = {
         "step": 0,
         "tokens": 0,
         "updates": 0,
         "seed": config.run.seed,
         "hashes": {**provenance, "tokenizer": tokenizer.fingerprint},
-        "imported": found.origin,
+        "imported": imported.origin,
     }
-    if found.head is not None:
-        facts["head"] = asdict(found.head)
-    if tuned is not None:
-        facts["task"] = tuned.task.values()
-    whole.publish(out, model, objective, config, tokenizer_folder, facts, found.sentence)
-    return [*found.remarks, *remarks]
+    if imported.head is not None:
+        facts["head"] = asdict(imported.head)
+    if classifier is not None:
+        facts["task"] = classifier.task.values()
+    whole.publish(out, model, objective, config, tokenizer_folder, facts, imported.sentence)
+    return [*imported.remarks, *remarks]
 
 
-def _config(found: Imported, name: str) -> Config:
-    """What continues the pre-training of the model, or of a fine-tuned one what it was fine-tuned on."""
-    config = Config(run=RunConfig(name=name), model=found.model)
-    if found.model.kind == "encoder_decoder":
+def _config(imported: Imported, name: str) -> Config:
+    """Returns the configuration that continues the pre-training of the model; of a fine-tuned one, its fine-tuning."""
+    config = Config(run=RunConfig(name=name), model=imported.model)
+    if imported.model.kind == "encoder_decoder":
         return replace(config, objective=ObjectiveConfig(kind="spans"))
-    if found.classifier is not None:
-        return replace(config, task=found.classifier.settings)
-    if found.model.mask == "causal":
+    if imported.classifier is not None:
+        return replace(config, task=imported.classifier.settings)
+    if imported.model.mask == "causal":
         return config
-    if found.model.mask == "prefix":
+    if imported.model.mask == "prefix":
         return replace(config, objective=ObjectiveConfig(kind="prefix"))
-    pairs = found.head is not None
+    pairs = imported.head is not None
     objective = ObjectiveConfig(kind="masked", next_sentence=pairs)
     return replace(config, objective=objective, data=replace(config.data, text="pairs" if pairs else "windows"))
 
 
 def fit_vocabulary(
-    config: Config, found: Imported, tokenizer: Tokenizer
+    config: Config, imported: Imported, tokenizer: Tokenizer
 ) -> tuple[Config, dict[str, Tensor], list[str]]:
-    """The model with one token row for every id of the tokenizer, and remarks on rows that were added or left out.
+    """Returns the model with one token row for every id of the tokenizer, and remarks on rows that were added or left
+    out.
 
     Only control symbols may lack a row: theirs are initialised as in a new model. Raises CheckpointError for a
     tokenizer that cannot be the model's.
     """
-    rows, ids = found.weights["tokens.weight"].shape[0], tokenizer.vocab_size
-    roles = {number: role for role, number in tokenizer.special_ids.present().items() if role != "unknown"}
-    symbols = {**roles, tokenizer.eod_id: "end of document"}
-    full = next((multiple for multiple in reversed(FULL) if rows == -(-ids // multiple) * multiple), None)
-    if rows > ids and (full or found.own_tokenizer):
-        whole = {name: value[:ids] if name in VOCABULARY_ROWS else value for name, value in found.weights.items()}
-        why = f"they fill up a multiple of {full}" if full else "its own tokenizer makes none of them"
-        remark = f"rows {ids} to {rows - 1} belong to no token id, {why}: left out"
-        return replace(config, model=replace(config.model, vocab_size=ids)), whole, [remark]
+    rows, ids = imported.weights["tokens.weight"].shape[0], tokenizer.vocab_size
+    config = replace(config, model=replace(config.model, vocab_size=ids))
     if rows > ids:
+        return config, *_without_padding(imported, rows, ids)
+    if rows < ids:
+        return config, *_with_symbols(config, imported, tokenizer, rows, ids)
+    return config, imported.weights, []
+
+
+def _without_padding(imported: Imported, rows: int, ids: int) -> tuple[dict[str, Tensor], list[str]]:
+    """Returns weights without the rows that belong to no token id, and a remark on them."""
+    multiple = next((multiple for multiple in reversed(PADDING) if rows == -(-ids // multiple) * multiple), None)
+    if multiple is None and not imported.own_tokenizer:
         raise CheckpointError(
-            f"{found.source}: has rows for {rows} token ids, the tokenizer knows {ids}; pass --tokenizer with the "
+            f"{imported.source}: has rows for {rows} token ids, the tokenizer knows {ids}; pass --tokenizer with the "
             "model's own, or put its files into the folder: rows that it makes no id for are then left out"
         )
-    missing = range(rows, ids)
-    if not symbols.keys() >= set(missing):
+    weights = dict(imported.weights)
+    for name in weights.keys() & set(VOCABULARY_ROWS):
+        weights[name] = weights[name][:ids]
+    why = f"they fill up a multiple of {multiple}" if multiple else "its own tokenizer makes none of them"
+    return weights, [f"rows {ids} to {rows - 1} belong to no token id, {why}: left out"]
+
+
+def _with_symbols(
+    config: Config, imported: Imported, tokenizer: Tokenizer, rows: int, ids: int
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Returns weights with new rows for control symbols, the last ids of the tokenizer, and remarks on them."""
+    roles = {number: role for role, number in tokenizer.special_ids.present().items() if role != "unknown"}
+    symbols = {**roles, tokenizer.eod_id: "end of document"}
+    if not symbols.keys() >= set(range(rows, ids)):
         raise CheckpointError(
-            f"{found.source}: has rows for {rows} token ids, the tokenizer gives text ids up to "
+            f"{imported.source}: has rows for {rows} token ids, the tokenizer gives text ids up to "
             f"{max(set(range(ids)) - symbols.keys())}; pass --tokenizer with the model's own, or give the model rows "
             "for the tokens that were added (resize_token_embeddings) first"
         )
-    config = replace(config, model=replace(config.model, vocab_size=ids))
-    if not missing:
-        return config, found.weights, []
-    weights = dict(found.weights)
-    for name, one in architecture(config.model, ids, found.head).parameters.items():
+    weights = dict(imported.weights)
+    for name, parameter in architecture(config.model, ids, imported.head).parameters.items():
         if name in VOCABULARY_ROWS:
-            fresh = initial_value(ParameterInfo.whole(one), config.run.seed)[rows:]
-            weights[name] = torch.cat([weights[name], fresh])
-    added = ", ".join(f"{number} ({symbols[number]})" for number in missing)
+            initial = initial_value(ParameterInfo.whole(parameter), config.run.seed)
+            weights[name] = torch.cat([weights[name], initial[rows:]])
+    added = ", ".join(f"{number} ({symbols[number]})" for number in range(rows, ids))
     remarks = [f"token ids {added} had no rows; theirs begin untrained, as in a new model"]
     first = min(symbols)
     if first < rows:
         taken = ", ".join(f"{number} ({symbols[number]})" for number in range(first, rows))
         remarks.append(f"token ids {taken} are taken for the symbols of the tokenizer, as the release orders them")
-    return config, weights, remarks
+    return weights, remarks
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -165,45 +178,46 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Parts:
-    """Which parameters of ours a file has (`shapes`), and which an import begins anew (`fresh`)."""
+    """Which of our parameters are in a file, and which are not."""
 
     head: HeadSpec | None
-    shapes: dict[str, tuple[int, ...]]
-    fresh: tuple[Parameter, ...]
+    shapes: dict[str, tuple[int, ...]]  # of those in the file, by canonical name
+    missing: tuple[Parameter, ...]
     remarks: tuple[str, ...]
 
-    def drawn(self) -> dict[str, Tensor]:
-        return {one.name: initial_value(ParameterInfo.whole(one), RunConfig().seed) for one in self.fresh}
+    def initial_values(self) -> dict[str, Tensor]:
+        """Returns the values with which the missing parameters begin."""
+        seed = RunConfig().seed
+        return {parameter.name: initial_value(ParameterInfo.whole(parameter), seed) for parameter in self.missing}
 
 
 def present_parts(family: Family, model: ModelConfig, theirs: Collection[str], task_head: HeadSpec | None) -> Parts:
-    """What of the model the short names `theirs` are. A fine-tuned model has its task's head, and of that all but what
-    no class has: the bias of GPT's. Of others a head may be missing as a whole; with a pooler comes the head for pairs
-    of texts, which reads it.
+    """Returns which of our parameters the short names `theirs` are. A fine-tuned model has its task's head, without the
+    bias of GPT's, which no class of transformers has. Of others a head may be missing as a whole; with a pooler comes
+    the head for pairs of texts, which reads it.
     """
     assert model.vocab_size is not None, "imports know their vocabulary size"
     if task_head is not None:
-        known = architecture(model, model.vocab_size, task_head).parameters
-        shapes = {name: one.shape for name, one in known.items() if family.has(name)}
-        return Parts(task_head, shapes, tuple(one for name, one in known.items() if name not in shapes), ())
+        ours = architecture(model, model.vocab_size, task_head).parameters
+        shapes = {name: parameter.shape for name, parameter in ours.items() if family.has(name)}
+        return Parts(task_head, shapes, tuple(ours[name] for name in ours if name not in shapes), ())
     head = NEXT_SENTENCE if family.pairs and any(name.startswith("pooler.") for name in theirs) else None
-    known = architecture(model, model.vocab_size, head).parameters
+    ours = architecture(model, model.vocab_size, head).parameters
     remarks, missing = [], []
-    for beginning in family.fresh:
-        names = [name for name in known if name.startswith(beginning)]
+    for prefix in family.optional:
+        names = [name for name in ours if name.startswith(prefix)]
         if names and not any(short in theirs for name in names for short in family.their_names(name)):
             missing += names
             remarks.append(f"has no {', '.join(names)}: they begin untrained, as in a new model")
     if family.pairs and head is None:
         remarks.append("has no pooler: fine-tuning begins with a new one")
-    shapes = {name: one.shape for name, one in known.items() if name not in missing}
-    return Parts(head, shapes, tuple(known[name] for name in missing), tuple(remarks))
+    shapes = {name: parameter.shape for name, parameter in ours.items() if name not in missing}
+    return Parts(head, shapes, tuple(ours[name] for name in missing), tuple(remarks))
 
 
 def check_shapes(family: Family, theirs: Shapes, ours: Shapes, facts: Facts, origin: str) -> None:
-    """Hold the shapes under transformers' short names against those of our parameters, before anything is read.
-
-    Raises CheckpointError, naming what is missing, unknown or of another shape.
+    """Raises CheckpointError, naming what is missing, unknown or of another shape than our parameters. `theirs` are the
+    shapes of the file under transformers' short names.
     """
     wanted = family.their_shapes(ours, facts)
     problems = [f"{origin}: has no {name}" for name in sorted(wanted.keys() - theirs.keys())]
@@ -220,5 +234,5 @@ def check_shapes(family: Family, theirs: Shapes, ours: Shapes, facts: Facts, ori
 
 
 def our_weights(family: Family, theirs: Mapping[str, Tensor], ours: Shapes, facts: Facts) -> dict[str, Tensor]:
-    """Canonical name -> value, from tensors under transformers' short names whose shapes were checked."""
+    """Returns values by canonical name, from tensors under transformers' short names whose shapes were checked."""
     return {name: family.from_theirs(name, theirs, facts) for name in ours}

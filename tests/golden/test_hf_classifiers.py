@@ -15,7 +15,7 @@ import transformers
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import load_carried
 from gpt1_ds.data.tokenizers import json_sections
-from gpt1_ds.interop import hf_export, hf_import
+from gpt1_ds.interop import folder_tokenizer, hf_export
 from gpt1_ds.launcher import launch
 from gpt1_ds.tracking.record import of_models
 from tests.helpers.foreign import encoder_tokenizers, import_hf
@@ -158,7 +158,7 @@ def test_a_head_that_learned_another_layout_is_refused(
     """As of a RoBERTa with the tokenizer of a BERT, whose pairs have one separator. Those of here are taken."""
     source, given = tmp_path / "theirs", tokenizers[name.lower()]
     make_theirs(name, given, source)
-    contents = hf_import.load_tokenizer(given).contents
+    contents = folder_tokenizer.load_tokenizer(given).contents
     symbols = {token["content"]: token["id"] for token in contents["added_tokens"]}
     parts = [(part.removesuffix(":1"), int(part.endswith(":1"))) for part in layout.split()]
     single, pair = ([("A", 0)], parts) if task == "pair" else (parts, [*parts, ("B", 0)])
@@ -179,7 +179,7 @@ def test_a_head_that_learned_another_layout_is_refused(
 
 
 def test_gpts_read_symbols_that_other_programs_do_not_know(tokenizers: dict[str, Path], tmp_path: Path) -> None:
-    start = hf_import.load_tokenizer(tokenizers["roberta"]).start_id
+    start = folder_tokenizer.load_tokenizer(tokenizers["roberta"]).start_id
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=40, vocab_size=start)
     transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
     with pytest.raises(CheckpointError, match="has no row for the symbol start: it was fine-tuned on texts without it"):

@@ -108,5 +108,5 @@ FAMILY = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     renamed=RENAMED,
-    fresh=("masked.", "next_sentence."),
+    optional=("masked.", "next_sentence."),
 )

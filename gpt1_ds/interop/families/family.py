@@ -215,7 +215,7 @@ class Family:
     renamed: Mapping[str, str] = field(default_factory=dict)  # ends of names in old files -> now
     left_out: tuple[str, ...] = ()  # names that an import does not take over
     why_left_out: str = ""
-    fresh: tuple[str, ...] = ()  # beginnings of our names that an import draws if a file has none of them
+    optional: tuple[str, ...] = ()  # prefixes of our names that a file may lack as a whole; an import initialises them
 
     def problems(self, model: ModelConfig) -> Iterator[str]:
         """Why this family cannot express the model, one line each."""

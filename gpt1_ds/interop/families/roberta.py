@@ -62,5 +62,5 @@ FAMILY = Family(
     renamed=RENAMED,
     left_out=("pooler.dense.bias", "pooler.dense.weight"),
     why_left_out="RoBERTa was trained without a pooler",
-    fresh=("masked.",),
+    optional=("masked.",),
 )
