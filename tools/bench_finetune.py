@@ -106,8 +106,8 @@ class Plain:
     def _copy(self, ours: Ours) -> None:
         import torch
 
-        from gpt1_ds.interop.families.family import Facts
         from gpt1_ds.interop.families.openai_gpt import FAMILY
+        from gpt1_ds.interop.families.rules import Facts
         from gpt1_ds.model import names
 
         weights = {}

@@ -15,7 +15,9 @@ from gpt1_ds.data.tokenizers.imports import import_hf
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.interop.families import openai_gpt
-from gpt1_ds.interop.families.family import Facts, Family, Settings
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.interop.head_import import Classifier
 from gpt1_ds.interop.hf_config import ways_left_out
 from gpt1_ds.interop.hf_export import TOKENIZER

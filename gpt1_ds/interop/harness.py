@@ -1,6 +1,6 @@
 """EleutherAI's lm-evaluation-harness on a model of ours: its model class `gpt1-ds`, its tasks, its results as ours.
 
-This file needs the extra `lm-eval`; import it where it is used. What scores and writes text comes from above
+This file needs the extra `lm-eval`; import it where it is used. Its caller passes what scores and writes text
 (evaluation/continuations.py). The harness's numbers are those of its own `hf` model on an export.
 
 **No code from a hub is run**: a task whose data set needs `trust_remote_code` is refused, as is one that runs what a
@@ -42,17 +42,17 @@ class Scorer(Protocol):
 
     @property
     def writes(self) -> int:
-        """Tokens that it writes of a text at most; 0: it only scores texts."""
+        """Returns how many tokens of a text it writes at most; 0 where it only scores texts."""
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
         """Returns for each (context, continuation) the log-likelihood in nats, and whether greedy decoding gives it."""
 
     def texts(self, texts: Sequence[str]) -> list[float]:
-        """The log-likelihood of each whole text in nats, however long it is."""
+        """Returns the log-likelihood of each whole text in nats, however long it is."""
 
     def written(self, prompts: Sequence[tuple[str, dict[str, Any], Sequence[str]]]) -> list[str]:
-        """What follows each prompt; `tokens`, `temperature`, `top_k` and `top_p` say how. What comes after one of the
-        last texts is not needed.
+        """Returns what follows each (prompt, settings, stops). The settings are `tokens`, `temperature`, `top_k` and
+        `top_p`; what comes after one of the stops is not needed.
         """
 
 
@@ -71,39 +71,41 @@ class HarnessModel(LM):
         return self.scorer.texts([request.args[0] for request in requests])
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        asked = [(context, *_sampling(settings)) for context, settings in (request.args for request in requests)]
-        return [_until(text, stops) for text, (*_, stops) in zip(self.scorer.written(asked), asked, strict=True)]
+        prompts = [(context, *_sampling(settings)) for context, settings in (request.args for request in requests)]
+        texts = self.scorer.written(prompts)
+        return [_until(text, stops) for text, (_, _, stops) in zip(texts, prompts, strict=True)]
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """What was asked for, with its data: `loaded` as the harness holds it, `leaves` all tasks in it by name."""
+    """Tasks and groups of tasks with their data, `loaded` as the harness holds them."""
 
     loaded: dict[str, Any]
 
     @property
-    def leaves(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.loaded["tasks"]
-        return found
+    def by_name(self) -> dict[str, Any]:
+        """Returns all tasks by name, those of groups included."""
+        tasks: dict[str, Any] = self.loaded["tasks"]
+        return tasks
 
     def examples(self, limit: int | None) -> dict[str, int]:
-        """How many examples of each task are asked."""
-        sizes = {name: len(task.eval_docs) for name, task in self.leaves.items()}
+        """Returns how many examples of each task are asked."""
+        sizes = {name: len(task.eval_docs) for name, task in self.by_name.items()}
         return {name: size if limit is None else min(size, limit) for name, size in sizes.items()}
 
     def directions(self) -> dict[str, bool]:
         """Returns for each NAME.METRIC of the results whether higher is better; of groups, for what they aggregate."""
-        found = {f"{name}.{key}": bool(up) for name, task in self.leaves.items() for key, up in _directions(task)}
+        directions = {f"{name}.{key}": up for name, task in self.by_name.items() for key, up in _directions(task)}
         for name, group in self.loaded["groups"].items():
-            known = {key: bool(up) for task in group.get_all_tasks() for key, up in _directions(task)}
-            metrics = [one.metric for one in group.aggregate_metric_list or ()]
-            found |= {f"{name}.{metric}": known[metric] for metric in metrics if metric in known}
-        return found
+            of_tasks = {key: up for task in group.get_all_tasks() for key, up in _directions(task)}
+            metrics = [aggregate.metric for aggregate in group.aggregate_metric_list or ()]
+            directions |= {f"{name}.{metric}": of_tasks[metric] for metric in metrics if metric in of_tasks}
+        return directions
 
 
 def load_tasks(names: Sequence[str]) -> Tasks:
-    """Tasks and groups of tasks by the harness's names, or YAML files of tasks, with their data. Raises ConfigError for
-    one that there is not or that would run code, and DataError where data cannot be had.
+    """Returns tasks and groups of tasks with their data, by the harness's names or as YAML files. Raises ConfigError
+    for a task that does not exist or would run code, and DataError where its data cannot be had.
     """
     random.seed(DEFAULT_RANDOM_SEED)  # some tasks draw; as the harness's own program does
     np.random.seed(DEFAULT_OTHER_SEED)
@@ -134,31 +136,31 @@ def load_tasks(names: Sequence[str]) -> Tasks:
 
 
 def check(tasks: Tasks, writes: int) -> None:
-    """Raise ConfigError for a task that a model which writes up to so many tokens cannot do."""
-    for name, task in tasks.leaves.items():
+    """Raises ConfigError for a task that a model which `writes` that many tokens at most cannot do."""
+    for name, task in tasks.by_name.items():
         if task.OUTPUT_TYPE == "generate_until":
             _check_writing(name, task.get_config("generation_kwargs") or {}, writes)
 
 
 def run(scorer: Scorer, tasks: Tasks, limit: int | None) -> list[dict[str, Any]]:
-    """Results in the form of eval.json without `step`, of tasks and of groups that have a score, alike on every rank.
-    `limit` asks this many examples of each task. Raises ConfigError for a task that the model cannot do.
+    """Returns results in the form of eval.json without `step`, of tasks and of groups that have a score, alike on every
+    rank. `limit` asks this many examples of each task. Raises ConfigError for a task that the model cannot do.
     """
     check(tasks, scorer.writes)
     with _quiet():
-        found = evaluate(
+        results = evaluate(
             lm=HarnessModel(scorer),
             task_dict=tasks.loaded,
             limit=limit,
             bootstrap_iters=_BOOTSTRAPS,
             log_samples=False,
         )
-    return [*_entries(found, tasks)]
+    return [*_entries(results, tasks)]
 
 
-def _directions(task: Any) -> list[tuple[str, Any]]:
-    """Returns (metric, whether higher is better) of a task; those that do not say it are left out."""
-    return [(key, up) for key, up in task.higher_is_better().items() if up is not None]
+def _directions(task: Any) -> list[tuple[str, bool]]:
+    """Returns (metric, whether higher is better) of a task, without metrics of which the task does not say it."""
+    return [(key, bool(up)) for key, up in task.higher_is_better().items() if up is not None]
 
 
 def _missing(name: str, manager: Any) -> str:
@@ -166,36 +168,36 @@ def _missing(name: str, manager: Any) -> str:
 
     if name.endswith(SUFFIXES):
         return "no such task file"
-    close = difflib.get_close_matches(name, manager.all_tasks, 3)
-    meant = f"did you mean {' or '.join(close)}?" if close else "see `lm-eval ls tasks`"
-    return f"the harness has no such task; {meant}"
+    similar = difflib.get_close_matches(name, manager.all_tasks, 3)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "see `lm-eval ls tasks`"
+    return f"the harness has no such task; {hint}"
 
 
 def _configurations(manager: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields the configuration of every task that the names stand for; this downloads nothing."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    left: list[Any] = list(names)
+    pending: list[Any] = list(names)  # names, lists of them, or configurations that stand in a group's list
     seen: set[str] = set()
-    while left:
-        one = left.pop()
-        config: dict[str, Any] = one if isinstance(one, dict) else {}  # a task or group that stands in its group's list
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, str) and one not in seen:
-            seen.add(one)
-            if (entry := manager.task_index.get(one)) is not None:
+    while pending:
+        item = pending.pop()
+        config: dict[str, Any] = item if isinstance(item, dict) else {}
+        if isinstance(item, list):
+            pending += item
+        elif isinstance(item, str) and item not in seen:
+            seen.add(item)
+            if (entry := manager.task_index.get(item)) is not None:
                 config = entry.cfg or {}
-                left += entry.tags if not entry.cfg else ()
-            elif one.endswith(SUFFIXES):
-                config = load_yaml(Path(one), resolve_func=False)
+                pending += entry.tags if not entry.cfg else ()
+            elif item.endswith(SUFFIXES):
+                config = load_yaml(Path(item), resolve_func=False)
         if config:
-            left += [config.get("task"), config.get("group")]
+            pending += [config.get("task"), config.get("group")]
             yield config
 
 
 def _refuse_code(config: dict[str, Any]) -> None:
-    """Raise ConfigError for a task that would run code of others than the harness or the person who asks."""
+    """Raises ConfigError for a task that would run code of others than the harness or the person who asks."""
     name = f"--lm-eval {config.get('task')}"
     if (config.get("dataset_kwargs") or {}).get("trust_remote_code"):
         raise ConfigError(
@@ -206,9 +208,9 @@ def _refuse_code(config: dict[str, Any]) -> None:
         raise ConfigError(f"{name}: runs code that the model writes (unsafe_code); choose another task")
 
 
-def _entries(found: dict[str, Any], tasks: Tasks) -> Iterator[dict[str, Any]]:
-    for name, values in {**found["results"], **found.get("groups", {})}.items():
-        task = tasks.leaves.get(name)
+def _entries(results: dict[str, Any], tasks: Tasks) -> Iterator[dict[str, Any]]:
+    for name, values in {**results["results"], **results.get("groups", {})}.items():
+        task = tasks.by_name.get(name)
         metrics = {
             key.removesuffix(",none"): value
             for key, value in values.items()
@@ -216,23 +218,23 @@ def _entries(found: dict[str, Any], tasks: Tasks) -> Iterator[dict[str, Any]]:
         }
         if not metrics:
             continue
-        counts = found.get("n-samples", {}).get(name, {})
+        counts = results.get("n-samples", {}).get(name, {})
         if "effective" in counts:
             metrics["examples"] = counts["effective"]
-        if found.get("n-shot", {}).get(name):
-            metrics["shots"] = found["n-shot"][name]
+        if results.get("n-shot", {}).get(name):
+            metrics["shots"] = results["n-shot"][name]
         split = "test" if task is None else _split(task)
         yield {"task": PREFIX + name, "split": split, "metrics": metrics}
 
 
 def _split(task: Any) -> str:
-    """What the harness evaluates on: test where there is one."""
+    """Returns the split that the harness evaluates on: test where there is one."""
     return str((task.config.test_split if task.has_test_docs() else task.config.validation_split) or "test")
 
 
 def _check_writing(name: str, asked: dict[str, Any], most: int) -> None:
-    """Raise ConfigError for a task of generate_until that a model which writes `most` tokens cannot do as the harness
-    means it.
+    """Raises ConfigError for a task of generate_until that a model which writes `most` tokens at most cannot do as the
+    harness means it.
     """
     if not most:
         raise ConfigError(
@@ -254,7 +256,7 @@ def _check_writing(name: str, asked: dict[str, Any], most: int) -> None:
 
 
 def _sampling(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """How a task wants text drawn, greedily unless it says otherwise, and what ends it."""
+    """Returns how a task wants text drawn, greedily where it does not say how, and the texts that end it."""
     settings: dict[str, Any] = {**normalize_gen_kwargs(asked, MAX_TOKENS)}
     drawn: dict[str, Any] = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
     how: dict[str, Any] = {"temperature": 1.0, **drawn} if settings["do_sample"] else {"temperature": 0}
@@ -273,7 +275,7 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the harness's own bars, notes and warnings, and without processes that draw bootstraps."""
+    """Runs the harness without its bars, notes and warnings, and without processes that draw bootstraps."""
     before = os.environ.get("DISABLE_MULTIPROC")
     os.environ["DISABLE_MULTIPROC"] = "1"
     logging.disable(logging.WARNING)

@@ -4,7 +4,7 @@
     choice                                   ...DoubleHeadsModel, read at mc_token_ids, or BertForMultipleChoice
     span                                     ...ForQuestionAnswering, of BERT and RoBERTa
     tagging                                  ...ForTokenClassification, of BERT and RoBERTa
-    sentences                                ...Model, in a folder of sentence-transformers (sentence_folder.py)
+    sentences                                ...Model, in a folder of sentence-transformers (sentence_export.py)
 
 GPT's classifiers read the last token that is no padding, BERT's and RoBERTa's the first.
 

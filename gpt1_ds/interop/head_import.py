@@ -26,7 +26,8 @@ from gpt1_ds.config.task import SHORTEST, TABLE, TOKEN_KINDS, ColumnsConfig
 from gpt1_ds.data.tokenizers import json_file
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
-from gpt1_ds.interop.families.family import Family, Settings
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.interop.head_export import TOKEN_CLASSES
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.encoding import ROLES, fitted

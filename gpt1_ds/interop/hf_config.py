@@ -28,13 +28,13 @@ _WAYS: Mapping[str, Any] = {
 
 
 def padding_id(tokenizer: Tokenizer) -> int:
-    """The id that fills up short rows in transformers; the text of a row does not have it."""
+    """Returns the id that fills up short rows in transformers; the text of a row does not have it."""
     ids = tokenizer.special_ids
     return next(number for number in (ids.pad, ids.unknown, tokenizer.eod_id) if number is not None)
 
 
 def their_config(family: Family, model: ModelConfig, tokenizer: Tokenizer, architecture: str) -> dict[str, Any]:
-    """`config.json` of the class `architecture`."""
+    """Returns `config.json` of the class `architecture`."""
     if model.kind == "encoder_decoder":
         ids = {"pad_token_id": tokenizer.pad_id, "eos_token_id": tokenizer.eod_id}
     elif model.mask == "causal":  # a text begins where another one ended
@@ -56,8 +56,8 @@ Written = tuple[DecodingConfig, int]  # how texts are written, and of how many t
 
 
 def generation_config(tokenizer: Tokenizer, model: ModelConfig, written: Written | None) -> dict[str, Any]:
-    """`generation_config.json`: what our sampler never draws is suppressed, and a document's end ends the text; how
-    texts are `written` where a model was fine-tuned on that.
+    """Returns `generation_config.json`: what our sampler never draws is suppressed, and a document's end ends the text.
+    Where a model was fine-tuned to write texts, `written` says how.
     """
     never = set(tokenizer.special_ids.present().values()) - {tokenizer.eod_id}
     suppressed = {"suppress_tokens": sorted(never)} if never else {}
@@ -70,7 +70,9 @@ def generation_config(tokenizer: Tokenizer, model: ModelConfig, written: Written
 
 
 def _how(written: Written) -> dict[str, Any]:
-    """transformers divides by length^alpha alone: GNMT's penalty is not known there, and its alpha not the same."""
+    """Returns the settings of `generate`. transformers divides by length^alpha alone: GNMT's penalty is not known
+    there, and its alpha is another one.
+    """
     decoding, most = written
     how: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": decoding.min_tokens, "do_sample": False}
     if decoding.beams > 1:
@@ -80,8 +82,8 @@ def _how(written: Written) -> dict[str, Any]:
 
 
 def generation_settings(folder: Path, config: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
-    """The file that says how a model of transformers writes texts, and its values: in older folders it is `config.json`
-    itself, whose values are `config`. Raises CheckpointError for a file that cannot be read.
+    """Returns the file that says how a model of transformers writes texts, and its values. In older folders it is
+    `config.json` itself, whose values are `config`. Raises CheckpointError for a file that cannot be read.
     """
     if not (folder / GENERATION).exists():
         return folder / CONFIG, config
@@ -90,16 +92,19 @@ def generation_settings(folder: Path, config: Mapping[str, Any]) -> tuple[Path, 
 
 
 def ways_left_out(path: Path, values: Mapping[str, Any], tokenizer: Tokenizer) -> Iterator[str]:
-    """Remarks on what these generation settings of `path` change in a text that `sample` does not."""
-    found = {key: values[key] for key, same in _WAYS.items() if values.get(key) not in (None, same)}
-    never = found.get("suppress_tokens")
-    if isinstance(never, list) and all(one in control_ids(tokenizer) for one in never):
-        del found["suppress_tokens"]  # as they are here
-    if found:
-        shown = ", ".join(f"{key} {value!r:.40}" for key, value in found.items())
+    """Yields remarks on the generation settings `values` of the file `path` that change a text and that `sample` does
+    not have.
+    """
+    settings = {key: values[key] for key, neutral in _WAYS.items() if values.get(key) not in (None, neutral)}
+    suppressed = settings.get("suppress_tokens")
+    if isinstance(suppressed, list) and all(number in control_ids(tokenizer) for number in suppressed):
+        del settings["suppress_tokens"]  # they are suppressed here, too
+    if settings:
+        shown = ", ".join(f"{key} {value!r:.40}" for key, value in settings.items())
         yield f"{path.name} says how texts are written ({shown}): left out, `sample` writes as its options say"
     given = values.get("eos_token_id")
-    ends = [one for one in (given if isinstance(given, list) else [given]) if one in range(tokenizer.vocab_size)]
+    numbers = given if isinstance(given, list) else [given]
+    ends = [number for number in numbers if number in range(tokenizer.vocab_size)]
     if ends and ends != [tokenizer.eod_id]:
         yield (
             f"{path.name} ends a text with one of the ids {ends!s:.60}: left out, here {tokenizer.eod_id} alone ends it"

@@ -27,10 +27,12 @@ from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, wr
 from gpt1_ds.config import Config, ModelConfig, load_carried
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.interop import sentence_folder
+from gpt1_ds.interop import sentence_export
 from gpt1_ds.interop.cards import model_card, task_card
-from gpt1_ds.interop.families.family import Facts, Family, Settings
+from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.registry import family_of_model
+from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.interop.head_export import FineTuned, lay_out_inputs, lay_out_vector, put_head
 from gpt1_ds.interop.hf_config import (
     CONFIG,
@@ -72,7 +74,7 @@ def _export(source: Path, out: Path) -> Path:
     family = family if tuned is None else tuned.family
     vector = whole.read(source, facts, model.width) if tuned is None else None
     if tuned is not None and tuned.head.loss is not None:
-        vector = sentence_folder.vector_of(tuned)
+        vector = sentence_export.vector_of(tuned)
     continues = model.kind != "encoder_decoder" and model.mask == "causal" and vector is None
     limit = tuned.limit if tuned else model.context if vector is None else vector.limit
     files = tokenizer_files(tokenizer, limit, plain=continues)
@@ -93,9 +95,9 @@ def _export(source: Path, out: Path) -> Path:
             files[GENERATION] = generation_config(tokenizer, model, _written(source, facts, config, tokenizer))
         card = model_card(family, name, model, tokenizer, facts, TOKENIZER)
     if vector is not None:
-        files |= sentence_folder.sentence_files(vector, model)
+        files |= sentence_export.sentence_files(vector, model)
         loss = tuned.head.loss if tuned is not None else None
-        card = sentence_folder.sentence_card(family, vector, model, facts, loss)
+        card = sentence_export.sentence_card(family, vector, model, facts, loss)
     theirs = Settings(out / CONFIG, settings, family.title)
     first_position = family.first_position(theirs)
     base_alone = vector is not None
@@ -105,7 +107,7 @@ def _export(source: Path, out: Path) -> Path:
         for name, value in {CONFIG: settings, **files}.items():
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, value)
-        for name, parts in (sentence_folder.sentence_weights(vector) if vector is not None else {}).items():
+        for name, parts in (sentence_export.sentence_weights(vector) if vector is not None else {}).items():
             write_tensors(folder / name, parts, metadata={"format": "pt"})
         copy_tokenizer(source / "tokenizer", folder / TOKENIZER)
         write_atomic(folder / "README.md", card)

@@ -11,8 +11,9 @@ from gpt1_ds.checkpoint import external
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop import folder_tokenizer, head_import, hf_weights, sentence_folder
-from gpt1_ds.interop.families.family import Family, Settings
+from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.registry import read_config
+from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.interop.folder_tokenizer import FolderTokenizer
 from gpt1_ds.interop.head_import import Classifier, length_limit_of, read_classifier
 from gpt1_ds.interop.hf_config import CONFIG, generation_settings

@@ -13,7 +13,8 @@ from torch import Tensor
 from gpt1_ds.checkpoint import external
 from gpt1_ds.checkpoint.external import TensorFacts
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.interop.families.family import Facts, Family
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.imported import Parts, check_shapes
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -28,7 +28,8 @@ from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.interop.families.family import Facts, Family
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.head_import import Classifier
 from gpt1_ds.model.names import ParameterInfo, initial_value
 from gpt1_ds.model.sentence_vector import SentenceVector

@@ -25,8 +25,8 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, read_metadata
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, TEXT_IDS, VOCABULARY
 from gpt1_ds.data.tokenizers.registry import import_openai
-from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.imported import Imported, check_shapes, our_weights
 
 PIECES = tuple(f"params_{number}.npy" for number in range(10))

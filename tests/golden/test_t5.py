@@ -18,8 +18,8 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import load
-from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.registry import family_of_model
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.imported import our_weights
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel

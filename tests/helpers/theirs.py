@@ -20,8 +20,9 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import Config, load
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.interop.families.family import Facts, Family
+from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.registry import FAMILIES
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.imported import our_weights
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel

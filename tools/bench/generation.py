@@ -13,8 +13,8 @@ from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import Config, load
 from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.sampling import Sampling
-from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from tools.bench.ours import TINY, connect, give_weights, initial_weights
 from tools.bench.rows import Options, Ratio, Row, rate, ratio, take_turns
 

@@ -10,7 +10,8 @@ from gpt1_ds.config import Config, load
 from tools.bench.rows import Options
 
 if TYPE_CHECKING:
-    from gpt1_ds.interop.families.family import Facts, Family
+    from gpt1_ds.interop.families.family import Family
+    from gpt1_ds.interop.families.rules import Facts
 
 LEARNING_RATE = 1e-5  # of everybody
 BATCHES = 8  # taken in turn

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, ModelConfig
-from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from tools.bench.ours import Ours, give_weights, initial_weights
 
 

@@ -20,8 +20,9 @@ from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.engine.base import MicroBatch
 from gpt1_ds.engine.build import training_batches
-from gpt1_ds.interop.families.family import Facts, Settings
 from gpt1_ds.interop.families.registry import family_of_model
+from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from tools.bench.loop import Loop
 from tools.bench.ours import BATCHES, TINY, Ours, give_weights, tokens_per_step

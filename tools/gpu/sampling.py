@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gpt1_ds.config import Config, load
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.model import proof
 from tools.bench.ours import TINY, give_weights, initial_weights
 from tools.gpu.measuring import three

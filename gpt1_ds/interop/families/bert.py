@@ -5,24 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.family import (
-    SAME,
-    THEIR_ACTIVATION,
-    THREE,
-    USUAL,
-    Family,
-    Rule,
-    Settings,
-    gelu_alone,
-    linear_rules,
-    same,
-)
+from gpt1_ds.interop.families.family import THEIR_ACTIVATION, USUAL, Family, gelu_alone
+from gpt1_ds.interop.families.rules import SAME, SPLIT_QKV, Rule, linear_rules, same
+from gpt1_ds.interop.families.settings import Settings
 
 _SELF = "encoder.layer.*.attention.self"
 ENCODER_RULES = (
     Rule("tokens.weight", ("embeddings.word_embeddings.weight",), SAME),
     *same("embedding_norm", "embeddings.LayerNorm"),
-    *linear_rules("blocks.*.attention.qkv", (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"), THREE, THREE),
+    *linear_rules("blocks.*.attention.qkv", (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"), SPLIT_QKV, SPLIT_QKV),
     *same("blocks.*.attention.out", "encoder.layer.*.attention.output.dense"),
     *same("blocks.*.attention_norm", "encoder.layer.*.attention.output.LayerNorm"),
     *same("blocks.*.mlp.up", "encoder.layer.*.intermediate.dense"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.family import SAME, THEIR_ACTIVATION, USUAL, Family, Rule, Settings, gelu_alone, same
+from gpt1_ds.interop.families.family import THEIR_ACTIVATION, USUAL, Family, gelu_alone
 from gpt1_ds.interop.families.openai_gpt import (
     BLOCK_RULES,
     LEFT_OUT,
@@ -14,6 +14,8 @@ from gpt1_ds.interop.families.openai_gpt import (
     sizes_of_gpt,
     their_dropouts,
 )
+from gpt1_ds.interop.families.rules import SAME, Rule, same
+from gpt1_ds.interop.families.settings import Settings
 
 
 def _read(settings: Settings) -> ModelConfig:

@@ -17,18 +17,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.family import (
-    QKV,
-    QKV_TRANSPOSED,
-    SAME,
-    USUAL,
-    Family,
-    Rule,
-    Settings,
-    conv1d,
-    linear_rules,
-    same,
-)
+from gpt1_ds.interop.families.family import USUAL, Family
+from gpt1_ds.interop.families.rules import QKV, QKV_TRANSPOSED, SAME, Rule, conv1d, linear_rules, same
+from gpt1_ds.interop.families.settings import Settings
 
 EPSILON = 1e-5
 DROPOUTS = {"residual_dropout": "resid_pdrop", "embedding_dropout": "embd_pdrop", "attention_dropout": "attn_pdrop"}

@@ -9,7 +9,9 @@ from gpt1_ds.checkpoint.external import read_object
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families import bert, gpt2, openai_gpt, roberta, t5
-from gpt1_ds.interop.families.family import Facts, Family, Settings
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.interop.families.settings import Settings
 
 FAMILIES = (openai_gpt.FAMILY, gpt2.FAMILY, roberta.FAMILY, bert.FAMILY, *t5.FAMILIES)
 

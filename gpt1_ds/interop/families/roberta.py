@@ -11,7 +11,9 @@ from typing import Any
 
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families.bert import ENCODER_RULES, RENAMED, bert_config, sizes_of_bert
-from gpt1_ds.interop.families.family import SAME, SHIFTED, USUAL, Family, Rule, Settings, gelu_alone, same
+from gpt1_ds.interop.families.family import USUAL, Family, gelu_alone
+from gpt1_ds.interop.families.rules import SAME, WITH_UNUSED_ROWS, Rule, same
+from gpt1_ds.interop.families.settings import Settings
 
 
 def _first_position(settings: Settings) -> int:
@@ -50,7 +52,7 @@ FAMILY = Family(
         Rule(
             "positions.weight",
             ("embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"),
-            SHIFTED,
+            WITH_UNUSED_ROWS,
         ),
         *same("masked.dense", "lm_head.dense"),
         *same("masked.norm", "lm_head.layer_norm"),

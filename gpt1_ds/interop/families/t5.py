@@ -11,7 +11,9 @@ from typing import Any
 from gpt1_ds.architecture.block import FARTHEST, RELATIVE_BUCKETS
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.family import ACTIVATIONS, PAIRS, SAME, TABLES, THREE, TWO, Family, Rule, Settings, matrix
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.rules import BOTH_TABLES, GATED, SAME, SPLIT_KV, SPLIT_QKV, Rule, matrix
+from gpt1_ds.interop.families.settings import ACTIVATIONS, Settings
 
 _DROPOUTS = ("residual_dropout", "embedding_dropout", "attention_dropout", "ffn_dropout")
 _PROJECTIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
@@ -22,7 +24,7 @@ def _stack(stack: str, mlp: int) -> Iterator[Rule]:
     """The rules of a block of the `encoder` or `decoder`, whose feed-forward layer is its part number `mlp`."""
     first, last = f"{stack}.block.*.layer.0", f"{stack}.block.*.layer.{mlp}"
     three = tuple(f"{first}.SelfAttention.{part}.weight" for part in "qkv")
-    yield Rule(f"{stack}.*.attention.qkv.weight", three, THREE)
+    yield Rule(f"{stack}.*.attention.qkv.weight", three, SPLIT_QKV)
     yield matrix(f"{stack}.*.attention.out", f"{first}.SelfAttention.o")
     yield matrix(f"{stack}.*.attention_norm", f"{first}.layer_norm")
     yield matrix(f"{stack}.*.mlp.down", f"{last}.DenseReluDense.wo")
@@ -33,14 +35,14 @@ def _stack(stack: str, mlp: int) -> Iterator[Rule]:
 def _cross() -> Iterator[Rule]:
     layer = "decoder.block.*.layer.1"
     yield matrix("decoder.*.cross.q", f"{layer}.EncDecAttention.q")
-    yield Rule("decoder.*.cross.kv.weight", tuple(f"{layer}.EncDecAttention.{part}.weight" for part in "kv"), TWO)
+    yield Rule("decoder.*.cross.kv.weight", tuple(f"{layer}.EncDecAttention.{part}.weight" for part in "kv"), SPLIT_KV)
     yield matrix("decoder.*.cross.out", f"{layer}.EncDecAttention.o")
     yield matrix("decoder.*.cross_norm", f"{layer}.layer_norm")
 
 
 def _up(stack: str, mlp: int, *names: str) -> Rule:
     theirs = tuple(f"{stack}.block.*.layer.{mlp}.DenseReluDense.{name}.weight" for name in names)
-    return Rule(f"{stack}.*.mlp.up.weight", theirs, PAIRS if len(names) == 2 else SAME)
+    return Rule(f"{stack}.*.mlp.up.weight", theirs, GATED if len(names) == 2 else SAME)
 
 
 _RULES = (
@@ -53,7 +55,7 @@ _RULES = (
         tuple(
             f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight" for stack in ("encoder", "decoder")
         ),
-        TABLES,
+        BOTH_TABLES,
     ),
 )
 _NEEDS: dict[str, Any] = {

@@ -20,8 +20,8 @@ from gpt1_ds.data.tokenizers import json_sections
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.interop import hf_export, hf_import, hf_weights, imported
-from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.hf_config import GENERATION
 from tests.helpers.foreign import SMALL, encoder_tokenizers, import_hf, make_checkpoint, master, random_weights
 from tests.helpers.served import SENTENCE
