@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, UserError
@@ -178,7 +178,7 @@ def _average(options: argparse.Namespace) -> int:
 
 
 def _export_options(parser: argparse.ArgumentParser) -> None:
-    shared.checkpoint(parser)
+    shared_options.checkpoint(parser)
     parser.add_argument("--to", choices=("hf",), required=True, help="hf: a model of transformers and its tokenizer")
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for it")
     _upload_options(parser)
@@ -277,8 +277,8 @@ COMMAND = Group(
     "checkpoint",
     "look at checkpoints, take them elsewhere and bring others in",
     (
-        Command("inspect", "what a checkpoint holds and where it came from", inspect, shared.checkpoint),
-        Command("verify", "compare every file with the manifest", verify, shared.checkpoint),
+        Command("inspect", "what a checkpoint holds and where it came from", inspect, shared_options.checkpoint),
+        Command("verify", "compare every file with the manifest", verify, shared_options.checkpoint),
         Command(
             "average", "make one checkpoint of a run's last ones: the mean of their weights", _average, _average_options
         ),

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_CONTINUE, UserError
@@ -22,13 +22,13 @@ MOST_FILES = 5  # that are named one by one
 
 
 def _build_options(parser: argparse.ArgumentParser) -> None:
-    shared.texts(parser)
+    shared_options.texts(parser)
     parser.add_argument("--tokenizer", required=True, metavar="DIR", help="what tokenizer train or import has made")
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder of the dataset")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one per core)")
     held_out = "fraction of the documents that is held out for validation (default: %(default)s)"
     parser.add_argument("--validation", type=float, default=0.01, metavar="F", help=held_out)
-    shared.unwrap(parser)
+    shared_options.unwrap(parser)
     sentences = "also note where sentences begin, for data.text=full_sentences and data.text=pairs"
     parser.add_argument("--sentences", action="store_true", help=sentences)
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands.file_checks import output_problems
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError, one_line
 from gpt1_ds.common.files import explain, scratch_folder, this_node
@@ -83,7 +83,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     Path.cwd()  # in a folder that was deleted MKL would end the process when torch is first used
-    ConfigError.raise_all(shared.unusable("--out", options.out))
+    ConfigError.raise_all(output_problems("--out", options.out))
     if options.gpu:
         return check_gpus(Path(options.out) if options.out else None)
     if options.out:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
+from gpt1_ds.commands.file_checks import input_problems, output_problems
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
@@ -23,11 +24,11 @@ LINES = "a file with one text on each line; of .jsonl the key text of each objec
 
 
 def _embed_options(parser: argparse.ArgumentParser) -> None:
-    shared.checkpoint(parser)
+    shared_options.checkpoint(parser)
     parser.add_argument("--input", required=True, metavar="FILE", help=LINES)
     output = "NAME.npy holds float32 [lines, width]; NAME.jsonl holds an object with text and vector on each line"
     parser.add_argument("--output", required=True, metavar="FILE", help=output)
-    shared.pooling(parser)
+    shared_options.pooling(parser)
 
 
 def _embed(options: argparse.Namespace) -> int:
@@ -47,8 +48,8 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
     output = Path(options.output)
     if output.suffix not in KINDS:
         yield f"--output {output}: its name ends in neither {' nor '.join(KINDS)}; choose one of them"
-    yield from shared.unusable("--output", options.output)
-    yield from shared.unreadable("--input", options.input, "a text", options.output)
+    yield from output_problems("--output", options.output)
+    yield from input_problems("--input", options.input, "a text", options.output)
 
 
 def _write(file: BinaryIO, texts: list[str], vectors: Float32s, kind: str) -> None:
@@ -67,11 +68,11 @@ def _write(file: BinaryIO, texts: list[str], vectors: Float32s, kind: str) -> No
 
 
 def _search_options(parser: argparse.ArgumentParser) -> None:
-    shared.checkpoint(parser)
+    shared_options.checkpoint(parser)
     parser.add_argument("--documents", required=True, metavar="FILE", help=LINES)
     parser.add_argument("--query", required=True, metavar="TEXT", help="what is looked for")
     parser.add_argument("--top", type=int, default=10, metavar="K", help="lines that are shown (default: %(default)s)")
-    shared.pooling(parser)
+    shared_options.pooling(parser)
 
 
 def _search(options: argparse.Namespace) -> int:
@@ -81,7 +82,7 @@ def _search(options: argparse.Namespace) -> int:
         raise UserError(f"--top {options.top} must be at least 1")
     if not options.query.strip():
         raise UserError("--query is empty; say what is looked for")
-    UserError.raise_all(shared.unreadable("--documents", options.documents, "a text"))
+    UserError.raise_all(input_problems("--documents", options.documents, "a text"))
     texts = read_texts(Path(options.documents))
     embedder = _embedder(options)
     from gpt1_ds.evaluation.embed import nearest

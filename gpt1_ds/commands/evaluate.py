@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
+from gpt1_ds.commands.file_checks import output_problems
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.log import say
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    shared.checkpoint(parser)
-    shared.configuration(parser)
+    shared_options.checkpoint(parser)
+    shared_options.configuration(parser)
     parser.add_argument(
         "--out", metavar="FILE", help="the file that the result is added to (default: the run's eval.json)"
     )
@@ -31,12 +32,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", type=int, metavar="N", help=points)
     pairs = "score sentence vectors of any checkpoint by the pairs of this folder (STS-B) or file (default: do not)"
     parser.add_argument("--sts", metavar="PATH", help=pairs)
-    shared.pooling(parser)
+    shared_options.pooling(parser)
     harness = "ask tasks of lm-evaluation-harness, NAME,... or task files FILE.yaml,... (default: do not)"
     parser.add_argument("--lm-eval", metavar="TASKS", help=harness)
     limit = "with --lm-eval: the first N examples of each task (default: all)"
     parser.add_argument("--limit", type=int, metavar="N", help=limit)
-    shared.ranks(parser)
+    shared_options.ranks(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -57,7 +58,7 @@ def _evaluate(options: argparse.Namespace, folder: Path) -> int:
     run = folder.parent.parent
     default = str(run / "eval.json") if (run / "config.yaml").exists() else None
     name = default if options.out is None else options.out
-    ConfigError.raise_all(shared.unusable("--out", name))
+    ConfigError.raise_all(output_problems("--out", name))
     if options.out is None:
         share_as(run)
     if options.points is not None and not options.every:

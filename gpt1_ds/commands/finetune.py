@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import key_sweep
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import key_sweep, shared_options, training_run
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.log import say
@@ -31,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.print_config:
         print(to_yaml(as_trial(shown_finetune_config(options.config, options.overrides))), end="")
         return 0
-    return shared.train(options, as_trial(finetune_config(options.config, options.overrides)), _plan)
+    return training_run.train(options, as_trial(finetune_config(options.config, options.overrides)), _plan)
 
 
 def _plan(start: Start) -> Iterator[str]:
@@ -52,8 +51,8 @@ def _plan(start: Start) -> Iterator[str]:
 
 
 def _study_options(parser: argparse.ArgumentParser) -> None:
-    shared.study(parser, "finetune/study/books")
-    shared.jobs(parser)
+    shared_options.study(parser, "finetune/study/books")
+    shared_options.jobs(parser)
     parser.add_argument("--dry-run", action="store_true", help="check everything, list the cells and exit")
     part = "try the study in NAME-rehearsal: one seed, an N-th of the text and of the examples (default: all of it)"
     parser.add_argument("--rehearse", type=int, metavar="N", help=part)
@@ -138,7 +137,10 @@ _say_once = cache(say)  # of what is not installed
 
 COMMANDS = (
     Command(
-        "finetune", "train on a task, from a checkpoint; resumes by itself in its run folder", _run, shared.training
+        "finetune",
+        "train on a task, from a checkpoint; resumes by itself in its run folder",
+        _run,
+        shared_options.training,
     ),
     Command(
         "finetune study", "fine-tune a table of task x variant x seed; resumes where it was", _run_study, _study_options

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import parser
+from gpt1_ds.commands import training_run
 from gpt1_ds.common.errors import ConfigError, LaunchError, UserError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def make(options: argparse.Namespace, configure: Configure, check: Callable[[Con
 
     sweep = make_key_sweep(options.sweep, configured, options.nproc, options.jobs)
     sweep.check()
-    parser.say_unread(options, *(trial.config for trial in sweep.trials))
+    training_run.say_unread(options, *(trial.config for trial in sweep.trials))
     checked: list[object] = []
     for config in (trial.config for trial in sweep.left):
         read = (config.data, config.task, config.model, config.objective, config.train, config.checkpoint)

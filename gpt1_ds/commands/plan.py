@@ -12,7 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
+from gpt1_ds.commands.file_checks import output_problems
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.launcher import libraries
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    shared.configuration(parser)
+    shared_options.configuration(parser)
     world = "ranks to plan for (default: tensor x pipeline; with --search, those of one node)"
     parser.add_argument("--world", type=int, metavar="N", help=world)
     parser.add_argument(
@@ -94,7 +95,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--memory={options.memory}: a rank needs more than 0 GiB")
     if options.out and not options.search:
         raise ConfigError(f"--out={options.out}: only a search has a best layout to write; add --search")
-    ConfigError.raise_all(shared.unusable("--out", options.out))
+    ConfigError.raise_all(output_problems("--out", options.out))
 
 
 def _calibrate(name: str | None) -> None:
@@ -106,7 +107,7 @@ def _calibrate(name: str | None) -> None:
     path = Path(name) if name else machine.default_path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    ConfigError.raise_all(shared.unusable("--machine", str(path)))
+    ConfigError.raise_all(output_problems("--machine", str(path)))
     libraries.load()
     from gpt1_ds.training.calibrate import calibrate
 

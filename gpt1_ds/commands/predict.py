@@ -10,7 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
+from gpt1_ds.commands.file_checks import input_problems, output_problems
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import DataError, UserError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    shared.checkpoint(parser)
+    shared_options.checkpoint(parser)
     text = "one example: its text, its texts, or text and choices"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
     parser.add_argument(
@@ -74,8 +75,8 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
     elif sys.stdin is None and not options.input:
         yield "standard input is closed; give TEXT, --input FILE or a pipe"
     else:
-        yield from shared.unreadable("--input", options.input or "/dev/stdin", "an example", options.output)
-    yield from shared.unusable("--output", options.output, in_place=True)
+        yield from input_problems("--input", options.input or "/dev/stdin", "an example", options.output)
+    yield from output_problems("--output", options.output, in_place=True)
 
 
 def _from_arguments(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[str]]:

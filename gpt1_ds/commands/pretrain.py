@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import key_sweep
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import key_sweep, shared_options, training_run
 from gpt1_ds.commands.parser import Command
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
-    return shared.train(options, config, _plan)
+    return training_run.train(options, config, _plan)
 
 
 def _plan(start: Start) -> Iterator[str]:
@@ -60,4 +59,6 @@ def swept(dry_run: bool) -> tuple[key_sweep.Configure, Callable[[Config], None]]
     return configure, check
 
 
-COMMAND = Command("pretrain", "train a model on text; resumes by itself in its run folder", _run, shared.training)
+COMMAND = Command(
+    "pretrain", "train a model on text; resumes by itself in its run folder", _run, shared_options.training
+)

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
+from gpt1_ds.commands.file_checks import input_problems
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    shared.checkpoint(parser)
+    shared_options.checkpoint(parser)
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--prompt", metavar="TEXT", help="what the text begins with (default: none)")
     source = "what an encoder-decoder reads; <extra_id_0> stands for the first span to fill in (default: none)"
@@ -60,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     names = Sampling.__dataclass_fields__
     sampling = Sampling(**{name: value for name, value in vars(options).items() if name in names})
     if options.input:
-        UserError.raise_all(shared.unreadable("--input", options.input, "a prompt"))
+        UserError.raise_all(input_problems("--input", options.input, "a prompt"))
     if options.samples < 1 or (options.input and options.samples > 1):
         raise UserError(f"--samples {options.samples} must be at least 1, and 1 with --input, whose rows have seeds")
     libraries.load()
@@ -96,7 +97,7 @@ COMMAND = Command("sample", "text from a checkpoint", _run, _add_options)
 
 
 def _fill_options(parser: argparse.ArgumentParser) -> None:
-    shared.checkpoint(parser)
+    shared_options.checkpoint(parser)
     missing = "with <mask> where a token is missing"
     parser.add_argument("--text", dest="passage", required=True, metavar="TEXT", help=missing)
     parser.add_argument("--top", type=int, default=5, metavar="K", help="tokens for each mask (default: %(default)s)")

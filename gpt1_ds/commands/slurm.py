@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import finetune, key_sweep, pretrain, scaling, slurm_job
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import finetune, key_sweep, pretrain, scaling, shared_options, slurm_job, slurm_submission
+from gpt1_ds.commands.file_checks import output_problems
 from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, parse_arguments
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError
 from gpt1_ds.common.files import naming, scratch_folder
@@ -29,7 +29,7 @@ MINUTES = {False: 5, True: 15}  # of a check's allocation, without and with GPUs
 
 def _submit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="COMMAND", help="pretrain, finetune, or any other, with its arguments")
-    shared.configuration(parser)
+    shared_options.configuration(parser)
     _own_options(parser)
 
 
@@ -61,7 +61,7 @@ def _submit(options: argparse.Namespace) -> int:
     sweep, last, after_trial = _sweep_of(options.program, arguments, own)
     if sweep is not None:
         return _submit_cells(sweep, last, after_trial, own)
-    planned, config = slurm_job.planned(options.program, arguments, own.after)
+    planned, config = slurm_submission.planned(options.program, arguments, own.after)
     if own.dry_run:
         for name, text in planned.files.items():
             print(f"# {planned.place / name}\n{text.rstrip()}\n")
@@ -143,7 +143,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _check_options(parser: argparse.ArgumentParser) -> None:
-    shared.configuration(parser)
+    shared_options.configuration(parser)
     out = "where the self-proof of the GPUs goes (default: gpu-check-HOST-DATE.json)"
     parser.add_argument("--out", metavar="FILE", help=out)
 
@@ -155,7 +155,7 @@ def _check(options: argparse.Namespace) -> int:
     from gpt1_ds.slurm.status import proof_arguments, read_proof
     from gpt1_ds.slurm.submit import environment, sbatch_options, scripts
 
-    ConfigError.raise_all(shared.unusable("--out", options.out))
+    ConfigError.raise_all(output_problems("--out", options.out))
     config = load(options.config, options.overrides)
     if shutil.which("salloc") is None:
         raise LaunchError("salloc is not here; check from a host of the cluster")

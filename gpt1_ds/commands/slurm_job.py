@@ -1,4 +1,4 @@
-"""Hidden commands of `slurm`: what the batch scripts of launch/ call in a job."""
+"""Hidden commands of `slurm`, which the batch scripts of launch/ call in a job."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import parser as shared
-from gpt1_ds.commands.parser import Command, Members, joined, parse_arguments
-from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.commands.slurm_submission import job_config, split
+from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.slurm import status, tries
 from gpt1_ds.slurm.tries import Fault, fault_of, write_fault
 
 if TYPE_CHECKING:
-    from gpt1_ds.config import Config
-    from gpt1_ds.slurm.submit import JobSubmission
     from gpt1_ds.training.checks import Start
-
 
 LAUNCHERS = ("torchrun", "srun")
 
@@ -54,8 +50,8 @@ def _begin_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _begin(options: argparse.Namespace) -> int:
-    """Check what the job's ranks will be given, note the try, print the run folder; after a fault of the world, print
-    what follows instead.
+    """Checks what the job's ranks will be given, records the try and prints the run folder. After a fault that is not
+    the run's own, it prints what follows instead.
     """
     from gpt1_ds.training.checks import Start
 
@@ -63,7 +59,7 @@ def _begin(options: argparse.Namespace) -> int:
     command, *arguments = options.arguments
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            start = Start(job_config(command, *_split(arguments), options.world), options.world)
+            start = Start(job_config(command, *split(arguments), options.world), options.world)
         print(_prepare(options, start))
     except (UserError, OSError) as error:
         fault = fault_of(error)
@@ -74,7 +70,7 @@ def _begin(options: argparse.Namespace) -> int:
 
 
 def _prepare(options: argparse.Namespace, start: Start) -> Path:
-    """The run folder of a job whose ranks may start."""
+    """Returns the run folder of a job, in which its ranks may now start."""
     from gpt1_ds.launcher import accelerator
     from gpt1_ds.training import claim
 
@@ -90,88 +86,6 @@ def _prepare(options: argparse.Namespace, start: Start) -> Path:
     return run_dir.path.resolve()
 
 
-def job_config(command: str, files: list[str], overrides: list[str], world: int | None = None) -> Config:
-    """The configuration of a job, which `world` ranks run; None before its submission. Raises ConfigError where its
-    ranks would.
-    """
-    from gpt1_ds.config import world_problems
-    from gpt1_ds.launcher import accelerator
-    from gpt1_ds.slurm import submit
-    from gpt1_ds.training.configuration import finetune_config, pretrain_config
-
-    if command not in submit.TRAINING:
-        raise UserError(f"{command}: jobs that continue one another are of {' or '.join(submit.TRAINING)}")
-    config = (finetune_config if command == "finetune" else pretrain_config)(files, overrides)
-    slurm = config.slurm
-    ranks = world or slurm.nodes * slurm.ranks
-    config = accelerator.with_fitted_micro_batch(config, ranks)
-    ConfigError.raise_all(world_problems(config, ranks))
-    if world is None:
-        ConfigError.raise_all(submit.layout_problems(config))
-    return config
-
-
-def planned(members: Members, arguments: Sequence[str], after: Sequence[str]) -> tuple[JobSubmission, Config]:
-    """What to submit for a command line of the program, and the configuration of its job. Raises UserError for what the
-    command itself would refuse at once.
-    """
-    from gpt1_ds.config import load
-    from gpt1_ds.slurm import submit
-
-    after_keys = [f"slurm.after=[{','.join(after)}]"] if after else []
-    command = arguments[0]
-    if command in submit.TRAINING and joined(members, arguments)[0] == command:
-        asked = parse_arguments(members, arguments)
-        if asked.sweep or asked.print_config or asked.nproc is not None or asked.restarts:
-            raise UserError(
-                f"slurm submit {command}: a job is one run, on the ranks of slurm.*; leave --nproc, --sweep out, and "
-                "write slurm.restarts=N for --restarts"
-            )
-        overrides = [*asked.overrides, *after_keys]
-        try:
-            config = job_config(command, asked.config, overrides)
-        except CheckpointError:  # which an earlier job may make
-            config = load(asked.config, overrides)
-            if not config.slurm.after:
-                raise
-            return submit.prepare(command, config, submit.Written(asked.config, asked.overrides)), config
-        return submit.prepare(command, config), config
-    if command in ("slurm", "guide", "completion"):
-        raise UserError(f"slurm submit {command}: computes nothing; run it here")
-    arguments, files, overrides = _without_job_keys(members, arguments)
-    config = load(files, [*overrides, *after_keys])
-    if config.slurm.nodes > 1:
-        raise ConfigError(f"slurm.nodes={config.slurm.nodes}: {command} runs on one node; leave it out")
-    if config.slurm.spare_nodes:
-        spares = f"slurm.spare_nodes={config.slurm.spare_nodes}"
-        raise ConfigError(f"{spares}: {command} has no ranks that begin again; leave it out")
-    if hasattr(parse_arguments(members, arguments), "nproc") and "--nproc" not in arguments and config.slurm.ranks > 1:
-        arguments = [*arguments, "--nproc", str(config.slurm.ranks)]
-    return submit.prepare_command(arguments, config), config
-
-
-def _without_job_keys(members: Members, arguments: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """(the arguments that the command itself is given, files and keys of its job): keys of `slurm` and `run` are the
-    job's, and so are files. A command that reads a configuration is given the files and the keys of `run`, too.
-    """
-    ours = [argument for argument in arguments if argument.startswith(("slurm.", "run."))]
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-c", "--config", action="append", default=[])
-    known, bare = parser.parse_known_args([argument for argument in arguments if argument not in ours])
-    asked = parse_arguments(members, bare)
-    files = [part for name in known.config for part in ("-c", name)] if hasattr(asked, "config") else []
-    names = [argument for argument in ours if argument.startswith("run.")] if hasattr(asked, "overrides") else []
-    return [*bare, *files, *names], known.config, ours
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """(configuration files, key=value overrides) of a command that trains."""
-    parser = argparse.ArgumentParser("gpt1-ds", add_help=False)
-    shared.training(parser)
-    known, rest = parser.parse_known_args(arguments)
-    return known.config, [*known.overrides, *rest]
-
-
 def _end_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
     _chain_options(parser)
@@ -181,7 +95,7 @@ def _end_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _end(options: argparse.Namespace) -> int:
-    """Print what follows; exit with what the run said."""
+    """Prints what follows the job, and returns the run's exit code."""
     run_dir = RunDir(Path(options.run))
     nodes = tries.NodesLeft(_listed(options.lost), options.spares)
     verdict = tries.end(run_dir, options.job, options.restart, options.status, _chain(options, run_dir), nodes)
@@ -189,12 +103,19 @@ def _end(options: argparse.Namespace) -> int:
 
 
 def _chain(options: argparse.Namespace, run_dir: RunDir | None) -> tries.Chain:
-    allowed = (options.pause, options.max_tries, options.poor_tries, options.restarts)
-    deadline = float(os.environ.get("GPT1_DS_DEADLINE") or "inf")
     faults = options.faults + int(options.restart)
     if run_dir is not None:
         faults = tries.faults_before(run_dir, options.job, options.restart, options.faults)
-    return tries.Chain(faults, _listed(options.avoid), *allowed, deadline, options.launcher)
+    return tries.Chain(
+        faults=faults,
+        avoid=_listed(options.avoid),
+        pause=options.pause,
+        max_tries=options.max_tries,
+        poor_tries=options.poor_tries,
+        restarts=options.restarts,
+        deadline=float(os.environ.get("GPT1_DS_DEADLINE") or "inf"),
+        launcher=options.launcher,
+    )
 
 
 def _listed(hosts: str) -> tuple[str, ...]:
@@ -214,7 +135,7 @@ def _stage_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _stage(options: argparse.Namespace) -> int:
-    """Copy the data to this node, if its disk has space; what cannot be copied is read where it is."""
+    """Copies the data to this node, if its disk has space; what cannot be copied is read where it is."""
     from gpt1_ds.data.staging import stage
 
     try:
@@ -231,7 +152,7 @@ def _unstage_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _unstage(options: argparse.Namespace) -> int:
-    """Remove this node's copies of the data that no other run reads: the run has ended."""
+    """Removes this node's copies of the data that no other run reads: the run has ended."""
     from gpt1_ds.data.staging import release
 
     try:
@@ -248,7 +169,7 @@ def _staged_sources(arguments: list[str]) -> list[str]:
     command, *rest = arguments
     if command != "pretrain" or os.environ.get("SLURM_LOCALID", "0") != "0":  # one task of a node is enough
         return []
-    return [source.path for source in load(*_split(rest)).data.path]
+    return [source.path for source in load(*split(rest)).data.path]
 
 
 def _node_options(parser: argparse.ArgumentParser) -> None:
@@ -258,7 +179,7 @@ def _node_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _node(options: argparse.Namespace) -> int:
-    """Start the ranks of this node as torchrun does, or become the one rank that this task is."""
+    """Starts the ranks of this node as torchrun does, or becomes the one rank that this task is."""
     from gpt1_ds.launcher import agent
     from gpt1_ds.launcher.network import try_port
 
@@ -285,7 +206,7 @@ def _line_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _line(options: argparse.Namespace) -> int:
-    """The arguments of one line of a manifest, each ended by a NUL."""
+    """Prints the arguments of one line of a manifest, each ended by a NUL."""
     try:
         lines = Path(options.manifest).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -296,11 +217,8 @@ def _line(options: argparse.Namespace) -> int:
         arguments = json.loads(lines[options.number])
     except ValueError:
         arguments = None
-    if (
-        not isinstance(arguments, list)
-        or not arguments
-        or not all(isinstance(argument, str) and "\0" not in argument for argument in arguments)
-    ):
+    is_list = isinstance(arguments, list) and len(arguments) > 0
+    if not is_list or not all(isinstance(argument, str) and "\0" not in argument for argument in arguments):
         line = f"{options.manifest}: line {options.number}"
         raise DataError(f'{line} is no list of arguments, like ["pretrain", "-c", "a"]')
     sys.stdout.write("".join(f"{argument}\0" for argument in arguments))
@@ -340,18 +258,18 @@ def _verdict_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _verdict(options: argparse.Namespace) -> int:
-    """Say how the hosts are; print the bad ones, with commas between, where the others are enough."""
+    """Reports how the hosts are, and prints the bad ones, with commas between, where the others are enough."""
     reports = status.read_reports(Path(options.folder))
-    well, lines = status.verdict(reports, options.hosts)
+    passed, lines = status.verdict(reports, options.hosts)
     bad = dict(status.bad_hosts(reports, options.hosts))
     if 0 < len(bad) <= options.spares:
-        well, lines[-1] = True, f"spare nodes take the place of {', '.join(bad)}"
+        passed, lines[-1] = True, f"spare nodes take the place of {', '.join(bad)}"
         print(",".join(bad))
     print("\n".join(lines), file=sys.stderr)
-    if not well and bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all have is no node's own fault
+    if not passed and bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all have is no node's own fault
         fault = Fault("; ".join(lines[:-1] or lines), tuple(bad) if len(bad) < len(options.hosts) else ())
         write_fault(RunDir(Path(os.environ[RUN_VARIABLE])), "check", fault)
-    return 0 if well else 1
+    return 0 if passed else 1
 
 
 STEP = "a step of launch/env.sh"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands import shared_options
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
@@ -28,7 +28,7 @@ NEEDED = {  # kind -> the options that it needs, and those that it may have
 
 
 def _train_options(parser: argparse.ArgumentParser) -> None:
-    shared.texts(parser)
+    shared_options.texts(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for the tokenizer")
     parser.add_argument("--model", choices=MODELS, default="bpe", help=MODEL_HELP)
     size = "pieces to learn (default: %(default)s)"
@@ -38,7 +38,7 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
     sentinels = "of bpe and unigram: add N ids for the spans that T5 predicts (default: %(default)s)"
     parser.add_argument("--sentinels", type=int, default=0, metavar="N", help=sentinels)
     parser.add_argument("--cased", action="store_true", help="of wordpiece: keep capitals and accents")
-    shared.unwrap(parser)
+    shared_options.unwrap(parser)
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -11,14 +11,14 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.report import profile_page
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.profile_page import write_profile
-from gpt1_ds.tracking.phases import combine, share_of
+from gpt1_ds.tracking.phases import combine, rank_summary
 from tests.unit.report.test_page import run  # noqa: F401
 from tests.unit.tracking.test_phases import recording
 
 
 def summary(ranks: int, device: str = "cpu") -> dict[str, object]:
     shares = [
-        {"rank": rank, "stage": rank, "replica": 0, "host": "<b>node", **share_of(recording(("save", 1.0)))}
+        {"rank": rank, "stage": rank, "replica": 0, "host": "<b>node", **rank_summary(recording(("save", 1.0)))}
         for rank in range(ranks)
     ]
     whole = combine(shares, {"tensor": 1, "pipeline": ranks, "data": 1}, 3)
