@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpt1_ds.data.corpus import documents  # noqa: E402
+from gpt1_ds.data.python_docs import documents  # noqa: E402
 from gpt1_ds.scaling.tables import write_table  # noqa: E402
 from tools import runs  # noqa: E402
 from tools.cluster import NODES, WAYS, Cluster, sandbox  # noqa: E402

@@ -47,8 +47,8 @@ from gpt1_ds.common.files import explain, write_json  # noqa: E402
 from gpt1_ds.common.rundir import RunDir  # noqa: E402
 from gpt1_ds.config import ModelConfig, load, to_yaml, world_problems  # noqa: E402
 from gpt1_ds.data.build import build  # noqa: E402
-from gpt1_ds.data.corpus import documents  # noqa: E402
 from gpt1_ds.data.loader import BatchShape  # noqa: E402
+from gpt1_ds.data.python_docs import documents  # noqa: E402
 from gpt1_ds.data.segments import Segment, SourceFile  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
 from gpt1_ds.data.tables import PARQUET, read_table  # noqa: E402

@@ -28,8 +28,8 @@ from gpt1_ds.common.files import published_folder, write_json
 from gpt1_ds.common.log import Show, say, show_nothing
 from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
-from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, description_of
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
 from gpt1_ds.data.reading import say_left_out
 from gpt1_ds.data.segments import TEXT_KEY, Input, SourceFile, Unit
@@ -40,6 +40,7 @@ from gpt1_ds.data.split_writer import PartJoiner, SplitWriter
 from gpt1_ds.data.splitter import SPLITTER, SPLITTER_VERSION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.units import UNIT_BYTES, plan_units
 
 PARTS = ".parts"
 UNITS = 2  # the version of how inputs are cut into units: parts of an older one are made again

@@ -15,7 +15,7 @@ import pytest
 
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import UserError
-from gpt1_ds.data.corpus import find_inputs
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.remote import limit_hub_clients
 from gpt1_ds.data.tokenizers import hf_folder as tokenizers_hub
 from gpt1_ds.interop import hub

@@ -21,14 +21,15 @@ import numpy as np
 
 from gpt1_ds.common.versions import installed
 from gpt1_ds.data.build import build
-from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.parts import utf8_bytes
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, VOCABULARY, OpenAIBpe, merge
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import MODEL
 from gpt1_ds.data.tokenizers.train import train_tokenizer
+from gpt1_ds.data.units import plan_units
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 
 APART = True  # torch is imported by other processes

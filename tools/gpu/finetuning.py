@@ -48,7 +48,7 @@ def make_task(folder: Path, tokenizer: Path, examples: int) -> Path:
     """Returns a folder of phrases with the lengths of SST-2's, in its format; the labels mean nothing."""
     import numpy as np
 
-    from gpt1_ds.data.corpus import documents
+    from gpt1_ds.data.python_docs import documents
     from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
     if (folder / "dev.tsv").exists():

@@ -11,12 +11,13 @@ from typing import Literal, TypeAlias, TypeVar
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.log import Show, show_nothing
-from gpt1_ds.data.corpus import find_inputs, plan_units
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.reading import read_unit, say_left_out
 from gpt1_ds.data.segments import TEXT_KEY
 from gpt1_ds.data.tokenizers import gpt2_bpe, sentencepiece_bpe, wordpiece
 from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, UNIGRAM, WORDPIECE, SpecialIds, Tokenizer
 from gpt1_ds.data.tokenizers.registry import check_free, publish_tokenizer
+from gpt1_ds.data.units import plan_units
 
 Model: TypeAlias = Literal["bpe", "unigram", "gpt2-bpe", "wordpiece"]
 SAMPLE = 1_000_000  # pieces of lines to learn from; training holds about 7 bytes of memory per byte of them

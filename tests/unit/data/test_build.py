@@ -15,12 +15,13 @@ from gpt1_ds.common.text import count
 from gpt1_ds.data import build as build_module
 from gpt1_ds.data import parts, split_writer
 from gpt1_ds.data.build import build
-from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import train_tokenizer
+from gpt1_ds.data.units import plan_units
 from gpt1_ds.data.verify import verify_dataset
 from tests.unit.data.corpora import content, sentences, write_corpus
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from gpt1_ds.data import parts
-from gpt1_ds.data.corpus import find_inputs, plan_units
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.units import plan_units
 
 UINT16 = np.dtype(np.uint16)
 

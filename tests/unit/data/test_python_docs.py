@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.data import corpus
-from gpt1_ds.data.corpus import find_inputs, plan_units
+from gpt1_ds.data import python_docs
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.units import plan_units
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
-    monkeypatch.setattr(corpus.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    monkeypatch.setattr(python_docs.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     return tmp_path
 
@@ -31,7 +32,7 @@ def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_docstrings_are_read_without_running_modules(small_library: Path) -> None:
     late = "A function documented below an indentation. A function documented below an indentation. \n\nMore.\n"
     itself = "A module that says a good deal about itself, in plain words.\n"
-    assert list(corpus.documents()) == [late, itself]
+    assert list(python_docs.documents()) == [late, itself]
 
 
 def test_the_corpus_is_an_input(small_library: Path) -> None:
@@ -42,15 +43,15 @@ def test_the_corpus_is_an_input(small_library: Path) -> None:
 
 
 def test_identity_follows_the_files(small_library: Path) -> None:
-    before = corpus.identity()
+    before = python_docs.identity()
     (small_library / "b.py").write_text("")
-    assert corpus.identity() != before
+    assert python_docs.identity() != before
 
 
 def test_the_real_one_is_a_few_megabytes_of_english() -> None:
     from itertools import islice
 
-    texts = list(islice(corpus.documents(), 120))
+    texts = list(islice(python_docs.documents(), 120))
     assert len(texts) == 120
     assert sum(map(len, texts)) > 200_000
     assert sum("the " in text for text in texts) > 90

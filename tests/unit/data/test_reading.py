@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data import reading
-from gpt1_ds.data.corpus import find_inputs, plan_units
+from gpt1_ds.data import chunks, json_lines, reading
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.units import plan_units
 from tests.unit.data.corpora import sentences
 
 
@@ -57,7 +58,7 @@ def test_bom_and_crlf(tmp_path: Path) -> None:
 def test_units_and_chunks_make_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit_bytes: int, chunk: int
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(reading, "PIECE_LETTERS", 5)
     text = "\ufeffcafé \u2581 \U0001f600 naïve\r\n\r\nabcdefghijklm nop\r\n" * 3
     write(tmp_path / "a.txt", text.encode())
@@ -115,7 +116,7 @@ def test_unwrapping_does_not_depend_on_units(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4)
     path = write(tmp_path / "a.txt", b"12345678\n" + "é".encode() + b"\xff\xfe")
     assert "byte 11 is not UTF-8 (invalid start byte)" in error(path)
     assert "byte 11 is not UTF-8" in error(path, unit_bytes=5)
@@ -149,7 +150,7 @@ def test_broken_lines(tmp_path: Path, line: bytes, reason: str, unit_bytes: int)
 
 @pytest.mark.parametrize("unit_bytes", [5, 1 << 24])
 def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit_bytes: int) -> None:
-    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 1 << 20)
     path = write(tmp_path / "a.jsonl", b'{"text": "fine"}\n' * 2 + b'{"text": "' + b"x" * (3 << 20) + b'"}')
     assert "line 3: a line is longer than 1 MiB" in error(path, unit_bytes)
 

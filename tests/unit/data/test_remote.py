@@ -13,8 +13,9 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.remote import without_secrets
 from gpt1_ds.data.build import build
-from gpt1_ds.data.corpus import find_inputs, plan_units
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.units import plan_units
 from tests.unit.data.corpora import write_corpus
 from tests.unit.data.formats import DOCUMENTS, write_jsonl, write_parquet
 

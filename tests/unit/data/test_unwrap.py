@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt1_ds.data.reading import unwrap, wrap_width
+from gpt1_ds.data.unwrap import unwrap, wrap_width
 from tests.unit.data.corpora import sentences
 
 

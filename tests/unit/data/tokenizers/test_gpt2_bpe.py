@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.data import reading
-from gpt1_ds.data.corpus import find_inputs, plan_units
+from gpt1_ds.data.inputs import find_inputs
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import train_tokenizer
+from gpt1_ds.data.units import plan_units
 from tests.helpers.hard_texts import CUTS, TEXTS, encode_in_parts
 from tests.unit.data.corpora import sentences
 
