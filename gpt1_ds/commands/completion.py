@@ -38,7 +38,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import Config
-    from gpt1_ds.config.load import presets
+    from gpt1_ds.config.presets import presets
     from gpt1_ds.config.values import keys_of
 
     print("\n".join(_script(options.shell, options.program, presets(), keys_of(Config))))

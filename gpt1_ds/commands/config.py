@@ -113,7 +113,8 @@ def _read(names: Sequence[str], overrides: Sequence[str] = ()) -> Config:
 
 def _refuse_studies(names: Iterable[str]) -> None:
     """Raise UserError for a study's file: its keys are others."""
-    from gpt1_ds.config.load import find_file, read_mapping
+    from gpt1_ds.config.presets import find_file
+    from gpt1_ds.config.yaml_file import read_mapping
 
     for name in names:
         path = find_file(name)

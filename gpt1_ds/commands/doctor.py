@@ -221,7 +221,7 @@ def _package(name: str, least: str, level: str) -> Finding:
 
 
 def _reference() -> Iterator[Finding]:
-    from gpt1_ds.config.load import SHIPPED
+    from gpt1_ds.config.presets import SHIPPED
 
     yield "ok", f"every configuration key and preset: {SHIPPED / 'README.md'}"
 

@@ -61,7 +61,7 @@ def _planned(files: Sequence[str], overrides: Sequence[str]) -> tuple[Config, in
     """Returns the configuration that `pretrain` or, with a task, `finetune` trains with, its vocabulary and the tokens
     of its data, where they are known. The steps of fine-tuning are those of its examples. Raises UserError.
     """
-    from gpt1_ds.config.load import names_task
+    from gpt1_ds.config.layers import names_task
     from gpt1_ds.data.sources import found_data
     from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import finetune_config, pretrain_config

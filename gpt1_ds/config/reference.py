@@ -18,7 +18,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.config.presets import SHIPPED
 from gpt1_ds.config.sections import Config, DataSource
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args, get_type_hints
 
-from gpt1_ds.config.load import named_keys
+from gpt1_ds.config.layers import named_keys
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.sections import Config, OptimizerConfig, ScheduleConfig
 from gpt1_ds.config.task import GENERATION, MIXTURE, SENTENCES, TABLE, TOKEN_KINDS, TaskConfig, TaskKind

@@ -21,9 +21,9 @@ from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.predict import Prediction, Predictor
 from gpt1_ds.evaluation.probes import frame_of, log_likelihoods
 from gpt1_ds.evaluation.sampling import Sampling, SamplingArguments
-from gpt1_ds.tasks.formats import unusable
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.rows import BadRowError
+from gpt1_ds.tasks.tables import unusable
 
 Texts: TypeAlias = list[str] | tuple[str, ...]
 OneExample: TypeAlias = str | tuple[str, ...] | Mapping[str, Any]

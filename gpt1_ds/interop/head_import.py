@@ -34,7 +34,8 @@ from gpt1_ds.tasks.encoding import ROLES, fitted
 from gpt1_ds.tasks.kinds import KINDS, Classification, Regression, Span, Tagging
 from gpt1_ds.tasks.kinds.span import ANSWER, NO_ANSWER
 from gpt1_ds.tasks.reading import task_of_spec
-from gpt1_ds.tasks.registry import SPECS, Spec, find_spec
+from gpt1_ds.tasks.registry import SPECS, find_spec
+from gpt1_ds.tasks.specs import Spec
 from gpt1_ds.tasks.token_metrics import entity_problem
 
 COLUMNS = {

@@ -12,7 +12,8 @@ from omegaconf import OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config.load import first_line, read_file
+from gpt1_ds.config.layers import read_file
+from gpt1_ds.config.load import first_line
 from gpt1_ds.config.values import refuse_resolvers
 
 

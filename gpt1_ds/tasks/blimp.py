@@ -18,9 +18,9 @@ from pathlib import Path
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.example import Example, Examples
-from gpt1_ds.tasks.formats import TableRow, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW
+from gpt1_ds.tasks.tables import TableRow, open_table, open_text
 
 BLIMP = "blimp"
 PHENOMENON = {"s-selection": "argument_structure"}  # the paper's tables count its two paradigms there

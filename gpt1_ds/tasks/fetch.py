@@ -20,8 +20,8 @@ from gpt1_ds.common.files import read_json, replacing, write_atomic, write_json
 from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.common.text import shown
 from gpt1_ds.data.hub_datasets import errors_of_hub, is_refusal, library, open_stream, rows_of
-from gpt1_ds.tasks.formats import classes_of, with_names
 from gpt1_ds.tasks.hub_sets import EVERY, SETS, DataSet, HandSet, HubSet, WebSet
+from gpt1_ds.tasks.hub_tables import classes_of, with_names
 
 TIMEOUT = 30.0  # seconds that a server may say nothing
 LARGEST = 16 << 20  # bytes of a file of a WebSet

@@ -7,9 +7,9 @@ from pathlib import Path
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.example import Example, Examples
-from gpt1_ds.tasks.formats import open_table
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW
+from gpt1_ds.tasks.tables import open_table
 
 LAMBADA = "lambada"
 FILE = "lambada_test.jsonl"  # OpenAI's, with the case and line breaks of the books

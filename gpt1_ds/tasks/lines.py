@@ -24,10 +24,10 @@ from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, ColumnsConfig
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.example import Example
-from gpt1_ds.tasks.formats import brief, unusable
 from gpt1_ds.tasks.kinds import Regression
 from gpt1_ds.tasks.registry import find_spec
 from gpt1_ds.tasks.rows import BadRowError, TaskColumns
+from gpt1_ds.tasks.tables import brief, unusable
 from gpt1_ds.tasks.token_examples import row_reader
 
 Format = Literal["text", "tsv", "jsonl"]

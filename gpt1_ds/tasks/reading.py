@@ -12,16 +12,19 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import did_you_mean
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, PartConfig
-from gpt1_ds.tasks import formats
 from gpt1_ds.tasks.base import NO_LABEL, Task
 from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
 from gpt1_ds.tasks.example import Example, Examples
-from gpt1_ds.tasks.formats import Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
+from gpt1_ds.tasks.hub_tables import HUB, hub_tables
 from gpt1_ds.tasks.kinds import Sentences, Span, Tagging
-from gpt1_ds.tasks.registry import Spec, find_spec
+from gpt1_ds.tasks.line_files import parallel_lines, tagged_columns
+from gpt1_ds.tasks.published_files import copa_xml, race_folder, squad_json
+from gpt1_ds.tasks.registry import find_spec
 from gpt1_ds.tasks.rows import FEW, column_naming
 from gpt1_ds.tasks.sentence_pairs import check_pairs, examples_for_loss, without_scored_texts
+from gpt1_ds.tasks.specs import Spec
+from gpt1_ds.tasks.tables import ENDINGS, RECORDS, Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.text import in_text
 from gpt1_ds.tasks.token_examples import row_reader
 from gpt1_ds.tasks.token_metrics import loose
@@ -210,8 +213,8 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
 def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[tuple[str, Iterator[Table]]]:
     """Yields (split, its tables), opened when they are gone through."""
     given: dict[str, Sequence[str]] = {"train": config.train, "dev": config.dev, "test": config.test}
-    if config.path.startswith(formats.HUB):
-        yield from formats.hub_tables(
+    if config.path.startswith(HUB):
+        yield from hub_tables(
             config.path, {**spec.hub, **{split: "+".join(x) for split, x in given.items() if x}}, given
         )
         return
@@ -272,15 +275,15 @@ def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]], needed: s
 
 def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
     if spec.name == "race" and path.is_dir():
-        return formats.race_folder(path)
+        return race_folder(path)
     if spec.name == "copa" and path.suffix == ".xml":
-        return formats.copa_xml(path)
+        return copa_xml(path)
     if (spec.task is Span or spec.name == "squad_text") and path.suffix == ".json":
-        return formats.squad_json(path)
-    if spec.task is Tagging and config.format == "auto" and path.suffix not in formats.RECORDS:
-        return formats.tagged_columns(path)
-    if spec.task.writes_text and path.suffix == f".{spec.text[0][0]}" and path.suffix not in formats.ENDINGS:
-        return formats.parallel_lines(path, (spec.text[0][0], spec.label[0]), needed=not path.stem.startswith("test"))
+        return squad_json(path)
+    if spec.task is Tagging and config.format == "auto" and path.suffix not in RECORDS:
+        return tagged_columns(path)
+    if spec.task.writes_text and path.suffix == f".{spec.text[0][0]}" and path.suffix not in ENDINGS:
+        return parallel_lines(path, (spec.text[0][0], spec.label[0]), needed=not path.stem.startswith("test"))
     return open_table(path, config.format, config.quoting, column_naming(spec, config.header or spec.name != TABLE))
 
 

@@ -1,20 +1,17 @@
-"""What each task's official files look like: the twelve of the paper, WNLI, Cosmos QA, COPA, and `table` for any other.
-
-Names of columns and files are alternatives, tried in this order: GLUE's TSV, the authors' own release, the names that
-the `datasets` library and common copies use, what `data fetch` writes.
+"""The known tasks by name: the twelve of the paper, WNLI, SuperGLUE's, spans, tags, texts to write, and `table` for any
+other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import MIXTURE, SENTENCES, TABLE, TaskKind
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.hub_sets import MNLI_SPLITS, SPLITS
+from gpt1_ds.tasks.hub_sets import MNLI_SPLITS
 from gpt1_ds.tasks.kinds import (
     KINDS,
     Choice,
@@ -26,64 +23,13 @@ from gpt1_ds.tasks.kinds import (
     Span,
     Tagging,
 )
-from gpt1_ds.tasks.superglue import MULTIRC, RECORD, Unfolding
-
-Names = tuple[str, ...]
-
-
-def _files(**splits: str) -> dict[str, tuple[Names, ...]]:
-    """`a+b|c` means the files a and b, or else c; the last alternative is the file of JSON lines that `data fetch`
-    writes.
-    """
-    found = {
-        split: [tuple(one.split("+")) for one in alternatives.split("|")] for split, alternatives in splits.items()
-    }
-    return {split: tuple(dict.fromkeys((*alternatives, (f"{split}.jsonl",)))) for split, alternatives in found.items()}
-
-
-def _each(alternatives: str) -> dict[str, tuple[Names, ...]]:
-    """The same files of every split, whose name stands in the place of {0}."""
-    return _files(**{split: alternatives.format(split) for split in ("train", "dev", "test")})
-
-
-GLUE = _each("{0}.tsv")
-SUPERGLUE = _files(train="train.jsonl", dev="val.jsonl", test="test.jsonl")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spec:
-    """A task before its files are read. `files` maps a split to alternatives, each the files that make it up."""
-
-    name: str
-    task: type[Task] = Classification
-    metrics: Names = ("accuracy",)
-    text: tuple[Names, ...] = (("sentence1",), ("premise",), ("text_a",))  # alternatives; several: joined by a space
-    text2: Names = ("sentence2", "hypothesis", "text_b")  # alternatives; none: a single text
-    label: Names = ("label", "gold_label")
-    choices: tuple[Names, ...] = ()  # alternatives; one name: a column that holds a list
-    begin: Names = ()  # the column of what every choice begins with
-    id: Names = ("index", "id", "pairID", "idx")
-    group: Names = ()
-    source_is_choices: bool = False  # what stays together when dev is held out: equal choices, not equal first texts
-    labels: Names = ()  # none: found in the training files
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of the labels
-    no_label: Names = ("-", "-1")  # annotators did not agree; nothing is known
-    phrases: Mapping[str, str] = field(default_factory=dict)  # what a value of the second text's column stands for
-    headerless: tuple[Names, ...] = ()  # columns of files whose first row is data
-    files: Mapping[str, tuple[Names, ...]] = field(default_factory=lambda: GLUE)
-    hub: Mapping[str, str] = field(default_factory=lambda: SPLITS)
-    has_gaps: bool = False  # official files lack one of two texts in places; it is read as empty
-    held_out: tuple[int, int] | None = None  # (examples, seed) of train that are dev where dev has no file
-    dev_ids: Names = ()  # a file that lists which rows of train are dev, and the columns of train that it has
-    submission: Mapping[str, str] = field(default_factory=dict)  # split -> GLUE's file name
-    unfold: Unfolding | None = None  # of files whose records hold several rows
-
+from gpt1_ds.tasks.specs import SUPERGLUE, Names, Spec, files_of_each_split, files_of_splits
+from gpt1_ds.tasks.superglue import MULTIRC, RECORD
 
 NLI = ("entailment", "neutral", "contradiction")
 NOT_NLI = ("entailment", "not_entailment")
 BINARY = ("0", "1")
 TRUTH = ("False", "True")
-
 _TEXT: dict[str, Any] = {"task": Generation, "text2": (), "no_label": ()}
 COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
     "span": {
@@ -108,8 +54,7 @@ COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
         "label": ("target", "targets"),
     },
 }
-_SQUAD = _each("{0}-v1.1.json|{0}.json")
-
+_SQUAD = files_of_each_split("{0}-v1.1.json|{0}.json")
 SPECS = {
     spec.name: spec
     for spec in (
@@ -121,7 +66,7 @@ SPECS = {
             labels=BINARY,
             aliases={"unacceptable": "0", "acceptable": "1"},
             headerless=(("source", "label", "mark", "sentence"),),
-            files=_files(
+            files=files_of_splits(
                 train="train.tsv|raw/in_domain_train.tsv|in_domain_train.tsv",
                 dev="dev.tsv|raw/in_domain_dev.tsv+raw/out_of_domain_dev.tsv|in_domain_dev.tsv+out_of_domain_dev.tsv",
                 test="test.tsv",
@@ -140,7 +85,7 @@ SPECS = {
         Spec(
             name="snli",
             labels=NLI,
-            files=_each("snli_1.0_{0}.jsonl|snli_1.0_{0}.txt|{0}.tsv"),
+            files=files_of_each_split("snli_1.0_{0}.jsonl|snli_1.0_{0}.txt|{0}.tsv"),
             label=("gold_label", "label"),
         ),
         Spec(
@@ -148,13 +93,13 @@ SPECS = {
             labels=NLI,
             aliases=dict(zip("012", NLI, strict=True)),
             label=("gold_label", "label"),
-            files=_each("{0}.tsv|{0}.csv|{0}.jsonl|{0}.json"),
+            files=files_of_each_split("{0}.tsv|{0}.csv|{0}.jsonl|{0}.json"),
         ),
         Spec(
             name="mnli",
             labels=NLI,
             label=("gold_label", "label"),
-            files=_files(
+            files=files_of_splits(
                 train="train.tsv|multinli_1.0_train.jsonl|multinli_1.0_train.txt",
                 dev="dev_matched.tsv|multinli_1.0_dev_matched.jsonl|multinli_1.0_dev_matched.txt",
                 dev_mm="dev_mismatched.tsv|multinli_1.0_dev_mismatched.jsonl|multinli_1.0_dev_mismatched.txt",
@@ -186,7 +131,7 @@ SPECS = {
             aliases={"not_entailment": "neutral", "entailment": "entails"},
             label=("gold_label", "label"),
             headerless=(("premise", "hypothesis", "label"),),
-            files=_each(
+            files=files_of_each_split(
                 "tsv_format/scitail_1.0_{0}.tsv|scitail_1.0_{0}.tsv|{0}.tsv|"
                 "snli_format/scitail_1.0_{0}.txt|scitail_1.0_{0}.txt"
             ),
@@ -200,7 +145,7 @@ SPECS = {
             label=("Quality", "label"),
             labels=BINARY,
             aliases={"not_equivalent": "0", "equivalent": "1"},
-            files=_files(
+            files=files_of_splits(
                 train="train.tsv|msr_paraphrase_train.txt", dev="dev.tsv", test="test.tsv|msr_paraphrase_test.txt"
             ),
             held_out=(408, 0),  # as many as GLUE's; which ones, only GLUE's list says
@@ -216,7 +161,7 @@ SPECS = {
             label=("is_duplicate", "label"),
             labels=BINARY,
             aliases={"not_duplicate": "0", "duplicate": "1"},
-            files=_files(train="train.tsv|quora_duplicate_questions.tsv", dev="dev.tsv", test="test.tsv"),
+            files=files_of_splits(train="train.tsv|quora_duplicate_questions.tsv", dev="dev.tsv", test="test.tsv"),
             has_gaps=True,
             submission={"test": "QQP.tsv"},
         ),
@@ -229,7 +174,7 @@ SPECS = {
             label=("score", "label", "relatedness_score"),
             headerless=(("sentence1", "sentence2", "score"),),
             no_label=("-1", "-1.0"),
-            files=_each("{0}.tsv|stsb-en-{0}.csv"),
+            files=files_of_each_split("{0}.tsv|stsb-en-{0}.csv"),
             submission={"test": "STS-B.tsv"},
         ),
         Spec(
@@ -241,7 +186,7 @@ SPECS = {
             choices=(("options",),),
             group=("group",),
             labels=("A", "B", "C", "D"),
-            files=_each("{0}/middle+{0}/high|RACE/{0}/middle+RACE/{0}/high|{0}/middle|{0}/high"),
+            files=files_of_each_split("{0}/middle+{0}/high|RACE/{0}/middle+RACE/{0}/high|{0}/middle|{0}/high"),
         ),
         Spec(
             name="story_cloze",
@@ -255,7 +200,7 @@ SPECS = {
             ),
             id=("InputStoryid", "story_id"),
             labels=("1", "2"),
-            files=_files(
+            files=files_of_splits(
                 train="cloze_test_val__spring2016 - cloze_test_ALL_val.csv",
                 test="cloze_test_test__spring2016 - cloze_test_ALL_test.csv",
             ),
@@ -269,7 +214,7 @@ SPECS = {
             text2=("question",),
             choices=(("answer0", "answer1", "answer2", "answer3"),),
             labels=("0", "1", "2", "3"),
-            files=_files(train="train.csv", dev="valid.csv", test="test.jsonl"),
+            files=files_of_splits(train="train.csv", dev="valid.csv", test="test.jsonl"),
         ),
         Spec(
             name="copa",
@@ -281,7 +226,7 @@ SPECS = {
             aliases={"choice1": "0", "choice2": "1"},
             phrases={"cause": "What was the cause of this?", "effect": "What happened as a result?"},
             source_is_choices=True,
-            files=_files(
+            files=files_of_splits(
                 train="train.jsonl|balanced-copa-dev-all.xml|copa-dev.xml",
                 dev="val.jsonl",
                 test="copa-test.xml|test.jsonl",
@@ -334,7 +279,7 @@ SPECS = {
             choices=(("ending0", "ending1", "ending2", "ending3"),),
             id=(),
             labels=("0", "1", "2", "3"),
-            files=_files(train="train.csv", dev="val.csv", test="test.csv"),
+            files=files_of_splits(train="train.csv", dev="val.csv", test="test.csv"),
         ),
         Spec(
             name="squad",
@@ -344,12 +289,12 @@ SPECS = {
         Spec(
             name="squad2",
             **COLUMNS["span"],
-            files=_each("{0}-v2.0.json|{0}.json"),
+            files=files_of_each_split("{0}-v2.0.json|{0}.json"),
         ),
         Spec(
             name="conll2003",
             **COLUMNS["tagging"],
-            files=_files(
+            files=files_of_splits(
                 train="eng.train|train.txt|train.conll",
                 dev="eng.testa|valid.txt|dev.txt|dev.conll",
                 test="eng.testb|test.txt|test.conll",
@@ -358,7 +303,7 @@ SPECS = {
         Spec(
             name="pos",
             **{**COLUMNS["tagging"], "metrics": ("accuracy",), "label": ("tags", "pos_tags", "upos", "pos")},
-            files=_each("{0}.tsv|{0}.txt|{0}.conll"),
+            files=files_of_each_split("{0}.tsv|{0}.txt|{0}.conll"),
         ),
         Spec(
             name="squad_text",  # the same questions, answered in words
@@ -395,14 +340,14 @@ SPECS = {
             name=TABLE,
             id=(),
             no_label=(),
-            files=_each("{0}.csv|{0}.tsv|{0}.jsonl|{0}.json|{0}.conll"),
+            files=files_of_each_split("{0}.csv|{0}.tsv|{0}.jsonl|{0}.json|{0}.conll"),
         ),
     )
 }
 
 
 def first_metric(config: TaskConfig) -> str:
-    """That by which the best epoch is chosen."""
+    """Returns the metric by which the best epoch is chosen."""
     known = Sentences.fitting_metrics if config.makes_vectors else find_spec(config).metrics
     return known[0] if config.metric == "auto" else config.metric
 
@@ -415,7 +360,7 @@ def kind_of(config: TaskConfig | None) -> TaskKind:
 
 
 def find_spec(config: TaskConfig) -> Spec:
-    """The registered description of `config.name`, with what the configuration says otherwise.
+    """Returns the registered description of `config.name`, with what the configuration says of it.
 
     Raises ConfigError for a name that is not there, and for what does not fit the task.
     """
@@ -451,8 +396,8 @@ def find_spec(config: TaskConfig) -> Spec:
 
 
 def class_names(task: Task) -> Names:
-    """The classes or choices of `task` in words, in their order, also where its files number them: negative, positive
-    of SST-2.
+    """Returns the names of the classes or choices of `task`, in their order, also where its files number them:
+    negative, positive of SST-2.
     """
     aliases = SPECS[task.name].aliases if task.name in SPECS else {}
     words = {number: word for word, number in reversed(list(aliases.items())) if number.isdecimal()}

@@ -11,8 +11,8 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.text import is_missing
 from gpt1_ds.tasks.example import Example
-from gpt1_ds.tasks.formats import Naming, Table, brief, unusable
-from gpt1_ds.tasks.registry import Names, Spec
+from gpt1_ds.tasks.specs import Names, Spec
+from gpt1_ds.tasks.tables import Naming, Table, brief, unusable
 
 FEW = 5  # bad rows that are named one by one
 

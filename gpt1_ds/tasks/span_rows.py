@@ -25,7 +25,7 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.windows import Int64s
 from gpt1_ds.tasks.base import NO_LABEL, Task
 from gpt1_ds.tasks.example import Example
-from gpt1_ds.tasks.formats import brief
+from gpt1_ds.tasks.tables import brief
 from gpt1_ds.tasks.text import Int32s
 from gpt1_ds.tasks.token_metrics import objects
 from gpt1_ds.tasks.token_rows import Answered, Float32s, TokenRows, common_fields, symbol_ids

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpt1_ds.tasks.formats import Table, TableRow
+from gpt1_ds.tasks.tables import Table, TableRow
 
 Values = Mapping[str, Any]
 

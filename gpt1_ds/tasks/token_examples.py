@@ -8,10 +8,10 @@ from typing import Any
 
 from gpt1_ds.common.text import is_missing
 from gpt1_ds.tasks.example import Example
-from gpt1_ds.tasks.formats import brief, unusable
 from gpt1_ds.tasks.kinds import Generation, Span, Tagging
-from gpt1_ds.tasks.registry import Spec
 from gpt1_ds.tasks.rows import BadRowError, RowReader, TaskColumns, text_of
+from gpt1_ds.tasks.specs import Spec
+from gpt1_ds.tasks.tables import brief, unusable
 
 STARTS = ("starts", "answer_starts", "answer_start")  # columns of where answers begin
 IMPOSSIBLE = "is_impossible"  # a column that says whether there is no answer

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.tasks.formats import brief
+from gpt1_ds.tasks.tables import brief
 from gpt1_ds.tasks.written_text import ROUGE, bleu_counts, bleu_of, rouge
 
 Objects = NDArray[np.object_]

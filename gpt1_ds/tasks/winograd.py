@@ -21,9 +21,9 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.example import Example, Examples
-from gpt1_ds.tasks.formats import brief, open_text, unusable
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW
+from gpt1_ds.tasks.tables import brief, open_text, unusable
 
 FILES = {"wsc273": ("wsc273.txt",), "pdp": ("PDP.txt", "pdp.txt"), "dprd": ("test.c.txt",)}
 LINES = 4  # of a block

@@ -14,7 +14,8 @@ from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried, load_recorded, with_vocabulary
-from gpt1_ds.config.load import check_written, is_published, named
+from gpt1_ds.config.layers import is_published, named
+from gpt1_ds.config.load import check_written
 from gpt1_ds.config.sections import TrainConfig
 from gpt1_ds.config.validate import transfer_problems
 from gpt1_ds.data.dataset import Dataset

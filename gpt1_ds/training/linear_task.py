@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load
 from gpt1_ds.config.evaluations import KEY, EvaluationConfig
-from gpt1_ds.config.load import names_task
+from gpt1_ds.config.layers import names_task
 from gpt1_ds.tasks.reading import TaskData, read_task
 
 

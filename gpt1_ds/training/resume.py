@@ -17,7 +17,7 @@ from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, ModelConfig, load_carried, load_recorded
-from gpt1_ds.config.load import default_name, named
+from gpt1_ds.config.layers import default_name, named
 from gpt1_ds.config.model import PROBE_POSITIONS
 from gpt1_ds.config.sections import LENGTH_KEYS
 from gpt1_ds.config.validate import INHERITED, may_grow

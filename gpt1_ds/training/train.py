@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import explain
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
-from gpt1_ds.config.load import names_task
+from gpt1_ds.config.layers import names_task
 from gpt1_ds.config.values import as_overrides
 from gpt1_ds.launcher import accelerator, launch, libraries
 from gpt1_ds.tracking.wandb import as_trial

@@ -36,7 +36,7 @@ WALLS = {
     "tensorboard": ("tracking/tensorboard.py",),
     "trackio": ("tracking/trackio.py",),
     "sklearn": ("tasks/metrics.py", "tasks/controls.py"),
-    "datasets": ("tasks/formats.py", "data/hub_datasets.py"),
+    "datasets": ("tasks/hub_tables.py", "data/hub_datasets.py"),
     "torch": (
         *("model/", "engine/", "launcher/", "checkpoint/", "interop/", "monitoring/", "evaluation/"),
         *("training/", "diagnostics/", "tasks/"),

@@ -13,7 +13,7 @@ from gpt1_ds.cli import parse
 from gpt1_ds.commands.parser import parse_arguments
 from gpt1_ds.commands.slurm import passed_on
 from gpt1_ds.config import load, world_problems
-from gpt1_ds.config.load import find_file
+from gpt1_ds.config.presets import find_file
 from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
 from gpt1_ds.slurm.submit import TRAINING
 from tests.helpers.documents import GUIDES, PAGES, ROOT, Line, blocks, lines

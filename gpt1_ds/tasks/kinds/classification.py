@@ -12,7 +12,7 @@ from gpt1_ds.config.task import Kind
 from gpt1_ds.tasks.base import Layout, Task
 from gpt1_ds.tasks.controls import fitted_rules
 from gpt1_ds.tasks.example import Examples, Splits
-from gpt1_ds.tasks.formats import brief
+from gpt1_ds.tasks.tables import brief
 
 FEW = 5  # labels that a line shows
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Layout, Task
 from gpt1_ds.tasks.example import Example, Splits
-from gpt1_ds.tasks.formats import brief
+from gpt1_ds.tasks.tables import brief
 from gpt1_ds.tasks.token_controls import tag_rules
 from gpt1_ds.tasks.token_metrics import Objects, entity_problem, objects
 

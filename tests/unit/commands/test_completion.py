@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from gpt1_ds.cli import main
-from gpt1_ds.config.load import presets
+from gpt1_ds.config.presets import presets
 
 ASK = {
     "bash": "COMP_WORDS=(gpt1-ds {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _gpt1_ds; "

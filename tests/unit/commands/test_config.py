@@ -9,7 +9,7 @@ import yaml
 
 from gpt1_ds.cli import main
 from gpt1_ds.config import Config, load, to_yaml
-from gpt1_ds.config.load import presets
+from gpt1_ds.config.presets import presets
 from gpt1_ds.config.values import keys_of
 from gpt1_ds.training.resume import changes
 

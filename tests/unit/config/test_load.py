@@ -6,7 +6,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load, to_yaml
-from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.config.presets import SHIPPED
 
 
 def problems(*arguments: str, text: str | None = None, tmp_path: Path | None = None) -> list[str]:

@@ -8,8 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from gpt1_ds.config import Config, load, to_yaml
-from gpt1_ds.config.load import as_yaml, presets
+from gpt1_ds.config.presets import presets
 from gpt1_ds.config.values import plain
+from gpt1_ds.config.yaml_file import as_yaml
 
 ODD = [
     *(

@@ -13,7 +13,7 @@ from gpt1_ds.architecture.count import counts, parameters
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.config import to_yaml
-from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.config.presets import SHIPPED
 from gpt1_ds.sweep.pretraining_trials import PretrainingTrial
 from gpt1_ds.sweep.scaling_collect import rows
 from gpt1_ds.sweep.scaling_study import load_scaling

@@ -6,7 +6,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load
-from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.config.presets import SHIPPED
 from gpt1_ds.sweep.finetuning_study import TABLE_5, FinetuningStudy, StudyTask, folder_name, load_study
 from gpt1_ds.sweep.pretraining_trials import make_pretraining
 from gpt1_ds.sweep.scaling_trials import make_trials

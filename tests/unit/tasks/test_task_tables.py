@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.formats import Table, copa_xml, open_table, race_folder
+from gpt1_ds.tasks.published_files import copa_xml, race_folder
+from gpt1_ds.tasks.tables import Table, open_table
 
 
 def table(path: Path, content: str | bytes, **options: str) -> Table:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.tasks.formats import with_names
+from gpt1_ds.tasks.hub_tables import with_names
 from gpt1_ds.tasks.kinds import Span, Tagging
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.reading import read_task

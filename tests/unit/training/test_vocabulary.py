@@ -8,7 +8,7 @@ import pytest
 
 from gpt1_ds.cli import main
 from gpt1_ds.config import ModelConfig, to_yaml
-from gpt1_ds.config.load import is_published
+from gpt1_ds.config.layers import is_published
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.configuration import finetune_config, pretrain_config
 from tests.helpers import finetuning
