@@ -48,7 +48,7 @@ from gpt1_ds.common.errors import (
 from gpt1_ds.common.files import explain
 from gpt1_ds.common.log import say
 from gpt1_ds.common.text import is_utf8, shown
-from gpt1_ds.slurm import tries
+from gpt1_ds.slurm.faults import record_fault
 
 ABOUT = """Pre-train GPT-1, GPT-2, BERT, RoBERTa or T5 on raw text, fine-tune it on tasks, and use it: the same commands
 on two CPU cores and on a GPU cluster, and the same losses however the model is split over processes."""
@@ -201,7 +201,7 @@ def parser() -> Parser:
 
 
 def _explain(error: UserError | TrainingError, code: int) -> int:
-    tries.leave_word(error)
+    record_fault(error)
     with contextlib.suppress(OSError):  # a job's output may lie on the very disk that is full
         lines = [f"{one}{error.way_out}" for one in error.problems] if isinstance(error, UserError) else [str(error)]
         for line in lines:

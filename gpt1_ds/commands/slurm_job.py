@@ -16,7 +16,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.slurm import status, tries
-from gpt1_ds.slurm.tries import Fault, fault_of, write_fault
+from gpt1_ds.slurm.faults import Fault, fault_of, write_fault
 
 if TYPE_CHECKING:
     from gpt1_ds.training.checks import Start

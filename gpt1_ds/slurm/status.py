@@ -16,7 +16,8 @@ from gpt1_ds.common.files import append
 from gpt1_ds.common.rundir import RunDir, no_run, read_jsonl
 from gpt1_ds.common.text import amount, decimals
 from gpt1_ds.diagnostics.report import OF_A_JOB, Report, read_report
-from gpt1_ds.slurm.tries import newest_step, read_note
+from gpt1_ds.slurm.faults import read_note
+from gpt1_ds.slurm.tries import newest_step
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config

@@ -1,17 +1,11 @@
-"""From one job of a run to the next: what was tried, how it ended, whether it is worth another job, and which faults of
-the world are.
-
-A process leaves word in `slurm/fault-<job>-<task>.json`. One that could not, because the run folder itself is in
-trouble, is spoken for by whoever tries to write there.
+"""From one job of a run to the next: what was tried, how it ended, and whether it is worth another job.
 
 `slurm/try-<job>-<restart>.json` is written before a job's ranks start, `slurm/outcome-<job>.json` by rank 0 when they
-stop in an orderly way. What ended without an outcome was killed, crashed, or met a fault of the world.
+stop in an orderly way. What ended without an outcome was killed, crashed, or met a fault (faults.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import time
@@ -23,75 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint.manifest import step_of
-from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE, NodeError, TrainingError, UserError
-from gpt1_ds.common.files import discard, explain, write_atomic, write_json
-from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir, read_jsonl
+from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE
+from gpt1_ds.common.files import discard, write_json
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.slurm import losses
+from gpt1_ds.slurm.faults import Fault, find, forget, read_note
 from gpt1_ds.slurm.losses import LostRank
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What was in the way, and the nodes that may be the only ones to have it."""
-
-    reason: str
-    hosts: tuple[str, ...] = ()
-
-
-def fault_of(error: UserError | TrainingError | OSError) -> Fault | None:
-    """Returns the fault behind an error; None for an error that another job would meet again."""
-    explained = explain(error) if isinstance(error, OSError) else error
-    if explained is None or not explained.passes:
-        return None
-    return Fault(str(explained), (explained.host,) if isinstance(explained, NodeError) else ())
-
-
-def leave_word(error: UserError | TrainingError) -> None:
-    """Write down a fault that ends this process of a job; nothing outside a job, or for other errors."""
-    folder, fault = os.environ.get(RUN_VARIABLE), fault_of(error)
-    if not folder or fault is None:
-        return
-    write_fault(RunDir(Path(folder)), os.environ.get("SLURM_PROCID", "0"), fault)
-
-
-def write_fault(run_dir: RunDir, task: str, fault: Fault) -> None:
-    with contextlib.suppress(OSError):  # `find` will meet the same
-        write_json(
-            run_dir.fault(os.environ.get("SLURM_JOB_ID", ""), task), {"reason": fault.reason, "hosts": fault.hosts}
-        )
-
-
-def forget(run_dir: RunDir, job: str) -> None:
-    """Remove what an earlier try of this job said."""
-    run_dir.ended(job).unlink(missing_ok=True)
-    for path in run_dir.slurm.glob(run_dir.fault(job, "*").name):
-        path.unlink(missing_ok=True)
-
-
-def find(run_dir: RunDir, job: str) -> Fault | None:
-    """The fault that ended a job: what its processes said, or what this process meets in the run folder."""
-    notes = [read_note(path) for path in sorted(run_dir.slurm.glob(run_dir.fault(job, "*").name))]
-    said = [note for note in notes if "reason" in note]
-    if said:
-        hosts = dict.fromkeys(str(host) for note in said for host in note.get("hosts", ()))
-        return Fault(str(said[0]["reason"]), tuple(hosts))
-    attempt = run_dir.slurm / "attempt"
-    try:
-        write_atomic(attempt, bytes(4096))
-        attempt.unlink()
-    except OSError as error:
-        return fault_of(error)
-    return None
-
-
-def read_note(path: Path) -> dict[str, Any]:
-    """What a job's process wrote down; nothing where the file is missing or torn."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
 
 LONGEST_PAUSE = 3600  # seconds
 SHORTEST = 60  # seconds that are left to a job whose ranks are worth starting again
@@ -99,10 +30,10 @@ SHORTEST = 60  # seconds that are left to a job whose ranks are worth starting a
 
 @dataclass(frozen=True)
 class Chain:
-    """What a job knows of those before it: `faults` in a row, the nodes they were on; and what the user allows."""
+    """What a job knows of those before it, and what the user allows."""
 
-    faults: int = 0
-    avoid: tuple[str, ...] = ()
+    faults: int = 0  # jobs before it, in a row, that a fault ended
+    avoid: tuple[str, ...] = ()  # the nodes that they were on
     pause: int = 60  # seconds after the first fault
     max_tries: int = 100
     poor_tries: int = 3  # jobs in a row that may cost more than they gain; 0: any
@@ -113,40 +44,35 @@ class Chain:
 
 @dataclass(frozen=True)
 class NodesLeft:
-    """What became of a job's nodes: those of its ranks that are `lost`, and how many are left beyond those that ranks
-    need; negative where they are too few.
-    """
+    """What became of a job's nodes."""
 
-    lost: tuple[str, ...] = ()
-    spares: int = 0
+    lost: tuple[str, ...] = ()  # of those of its ranks
+    spares: int = 0  # how many are left beyond those that ranks need; negative where they are too few
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ended: its exit code, whether another job should continue, and why; or, with `here`, that this one
-    starts its ranks again, but not on the nodes of `avoid`. After a fault of the world the next one begins `pause`
-    seconds later, is the one after `faults` in a row, and stays off the nodes of `avoid`.
-    """
+    """How a job ended, and what follows it."""
 
-    code: int
-    go_on: bool
+    code: int  # its exit code
+    continues: bool  # in another job, or in this one
     reason: str
-    faults: int = 0
-    pause: int = 0
-    avoid: tuple[str, ...] = ()
-    here: bool = False
+    faults: int = 0  # that ended jobs in a row, this one included
+    pause: int = 0  # seconds until the next job begins
+    avoid: tuple[str, ...] = ()  # nodes that the ranks stay off
+    here: bool = False  # this job starts its ranks again
 
     def __str__(self) -> str:
-        """For launch/life.sh and next.sh."""
+        """Returns the line for launch/life.sh and next.sh."""
         if self.here:
             return f"here {','.join(self.avoid)}".rstrip()
-        if not self.go_on:
+        if not self.continues:
             return "stop"
         return f"again {self.faults} {self.pause} {','.join(self.avoid)}" if self.faults else "continue"
 
 
 def begin(run_dir: RunDir, job: str, restart: str) -> None:
-    """Note that a job begins, and at which step. What there is under its number is of an earlier try."""
+    """Records that a job begins, and at which step. What there is under its number is of an earlier try."""
     run_dir.outcome(job).unlink(missing_ok=True)
     discard(run_dir.job_stop(job))
     forget(run_dir, job)
@@ -170,7 +96,7 @@ def faults_before(run_dir: RunDir, job: str, restart: str, known: int) -> int:
 
 
 def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain, nodes: NodesLeft = NodesLeft()) -> Verdict:
-    """Judge the try that `begin` noted, whose ranks ended with `status`."""
+    """Returns the verdict on the try that `begin` recorded, whose ranks ended with `status`."""
     path = run_dir.slurm / f"try-{job}-{restart or 0}.json"
     note = read_note(path)
     began = note.get("step", 0)
@@ -215,7 +141,7 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain, node
 
 
 def _with_lost(fault: Fault | None, lost: tuple[str, ...]) -> Fault | None:
-    """The fault that ended a job, with the nodes that it has lost."""
+    """Returns the fault that ended a job, with the nodes that it has lost."""
     if not lost:
         return fault
     if fault is None:
@@ -224,13 +150,13 @@ def _with_lost(fault: Fault | None, lost: tuple[str, ...]) -> Fault | None:
 
 
 def _may_restart(note: dict[str, Any], chain: Chain) -> bool:
-    """Whether the job may still start its ranks again itself."""
+    """Returns whether the job may still start its ranks again itself."""
     return note.get("restarts", 0) < chain.restarts and time.time() + SHORTEST < chain.deadline
 
 
 def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, loss: LostRank | None) -> bool:
-    """Whether it is noted that the job starts its ranks again itself: what it has gained so far counts, and the next
-    end is judged by what is saved from here on.
+    """Records that the job starts its ranks again itself, and returns whether it could: what it has gained so far
+    counts, and the next end is judged by what is saved from here on.
     """
     made, since = note.get("restarts", 0), note.get("since", note.get("time", 0))
     gained = note.get("gained", 0) + (_trained(run_dir, since) or 0)
@@ -248,7 +174,7 @@ def _restarts(run_dir: RunDir, path: Path, note: dict[str, Any], reason: str, lo
 
 
 def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
-    """What follows a fault of the world in a run of which `made` jobs were noted: another try, later and elsewhere."""
+    """Returns what follows a fault in a run of which `made` jobs were recorded: another try, later and elsewhere."""
     in_a_row = chain.faults + 1
     if max(in_a_row, made) >= chain.max_tries:
         allowed = f"{max(in_a_row, made)} jobs were tried, as many as slurm.max_tries allows"
@@ -261,8 +187,9 @@ def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
 
 
 def _cost(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
-    """Why a chain of jobs is not worth continuing, or nothing. A job gains the time from its start of training to its
-    last save; the last `allowed` that are known must each have gained less than the rest of their time."""
+    """Returns why a chain of jobs is not worth continuing, or nothing. A job gains the time from its start of training
+    to its last save; the last `allowed` that are known must each have gained less than the rest of their time.
+    """
     last = _trained(run_dir, note.get("since", note.get("time", 0)))
     if last is None:
         return ""
@@ -277,7 +204,9 @@ def _cost(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> st
 
 
 def _counted_start(run_dir: RunDir, note: dict[str, Any], allowed: int) -> tuple[dict[str, Any], str]:
-    """(the note of a job with what this start of its ranks gained and cost, why the next would not be worth it)"""
+    """Returns (the note of a job with what this start of its ranks gained and cost, why the next would not be worth
+    it).
+    """
     since = note.get("since", note.get("time", 0))
     trained = _trained(run_dir, since)
     if trained is None:
@@ -302,7 +231,9 @@ def _poor(what: str, pairs: Sequence[Sequence[int]], allowed: int, way_out: str)
 
 
 def _trained(run_dir: RunDir, since: int) -> int | None:
-    """Seconds between the last start of training and the last save after it, when they are later than `since`."""
+    """Returns the seconds between the last start of training and the last save after it, when they are later than
+    `since`.
+    """
     last = {event["event"]: event["time"] for event in read_jsonl(run_dir.events)}
     try:
         started, saved = (datetime.fromisoformat(last[event]).timestamp() for event in ("started", "saved"))

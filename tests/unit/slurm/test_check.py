@@ -13,11 +13,11 @@ import pytest
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.files import shipped, write_json
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.config import load
 from gpt1_ds.diagnostics.report import Record, Report, read_report, write
 from gpt1_ds.launcher import launch
-from gpt1_ds.slurm import tries
+from gpt1_ds.slurm import faults
 from gpt1_ds.slurm.status import proof_arguments, read_proof, verdict
 
 ONE = "slurm.gpus_per_node=8"
@@ -68,13 +68,13 @@ def test_a_job_is_tried_again_without_the_bad_hosts(
     """What all of them have, a full disk say, is no fault of theirs."""
     run_dir = RunDir(tmp_path)
     run_dir.create(job=True)
-    monkeypatch.setenv(tries.RUN_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     for rank, host in enumerate(host for host in hosts if host != "c"):
         found = report(host, rank, *["disk: full"] * (host == "b"))
         write_json(run_dir.slurm / f"health-{rank}.json", found)
     code = main(["slurm", "verdict", str(run_dir.slurm), *hosts])
-    fault = tries.find(run_dir, "7")
+    fault = faults.find(run_dir, "7")
     assert code == 1
     assert fault is not None
     assert sorted(fault.hosts) == left_out

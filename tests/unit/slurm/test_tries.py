@@ -12,9 +12,10 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError, LockedError, NodeError, UnsavedError, UserError, WorldError
 from gpt1_ds.common.files import append, write_json
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir, read_jsonl
 from gpt1_ds.slurm import tries
-from gpt1_ds.slurm.tries import Chain, Fault
+from gpt1_ds.slurm.faults import Fault, record_fault
+from gpt1_ds.slurm.tries import Chain
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def finish(run_dir: RunDir, saved: int, code: int | None, status: int = 1, most:
 )
 def test_verdicts(run_dir: RunDir, saved: int, code: int | None, status: int, expected: tuple[int, bool]) -> None:
     verdict = finish(run_dir, saved, code, status)
-    assert (verdict.code, verdict.go_on) == expected
+    assert (verdict.code, verdict.continues) == expected
 
 
 def test_a_lost_rank_begins_again_in_its_job(run_dir: RunDir) -> None:
@@ -152,15 +153,15 @@ def test_other_ends_do_not_begin_again(run_dir: RunDir, code: int | None, second
 def test_there_is_a_last_try(run_dir: RunDir) -> None:
     for job in ("8", "9"):
         tries.begin(run_dir, job, "0")
-    assert finish(run_dir, 9, 75, most=4).go_on
-    assert not finish(run_dir, 9, 75, most=3).go_on
+    assert finish(run_dir, 9, 75, most=4).continues
+    assert not finish(run_dir, 9, 75, most=3).continues
 
 
 def test_progress_is_counted_from_where_the_job_began(run_dir: RunDir) -> None:
     run_dir.checkpoint(9).mkdir()
     tries.begin(run_dir, "7", "0")
     verdict = finish(run_dir, 9, 75)
-    assert not verdict.go_on
+    assert not verdict.continues
     assert "began at 9" in verdict.reason
 
 
@@ -176,7 +177,7 @@ def test_pauses_grow_to_an_hour_and_nodes_add_up() -> None:
     chain, pauses = Chain(pause=60, max_tries=10), []
     for number in range(9):
         verdict = tries.after_fault(Fault("broken", (f"node{number % 2}",)), chain)
-        assert (verdict.code, verdict.go_on) == (75, True)
+        assert (verdict.code, verdict.continues) == (75, True)
         pauses.append(verdict.pause)
         chain = replace(chain, faults=verdict.faults, avoid=verdict.avoid)
     assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
@@ -221,21 +222,21 @@ def test_a_longer_pause_than_the_longest_is_the_user_s() -> None:
 def test_a_word_of_a_process_is_another_try(
     run_dir: RunDir, error: UserError, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(tries.RUN_VARIABLE, str(run_dir.path))
+    monkeypatch.setenv(RUN_VARIABLE, str(run_dir.path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    tries.leave_word(error)
+    record_fault(error)
     verdict = finish(run_dir, 0, None)
-    assert (verdict.code, verdict.go_on, verdict.avoid) == (75, True, hosts)
+    assert (verdict.code, verdict.continues, verdict.avoid) == (75, True, hosts)
     assert str(error) in verdict.reason
     tries.begin(run_dir, "7", "0")
-    assert not finish(run_dir, 0, None).go_on, "what an earlier try said is forgotten"
+    assert not finish(run_dir, 0, None).continues, "what an earlier try said is forgotten"
 
 
 def test_what_was_judged_wrong_leaves_no_word(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tries.RUN_VARIABLE, str(run_dir.path))
+    monkeypatch.setenv(RUN_VARIABLE, str(run_dir.path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    tries.leave_word(ConfigError("model.layers=0 is too small"))
-    assert not finish(run_dir, 0, None).go_on
+    record_fault(ConfigError("model.layers=0 is too small"))
+    assert not finish(run_dir, 0, None).continues
 
 
 def test_a_full_disk_takes_no_word_and_is_found_out(small_disk: Callable[[str], Path]) -> None:
@@ -277,15 +278,15 @@ def hand_over(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Callable[[int
 
 
 def test_a_chain_that_costs_more_than_it_gains_stops(hand_over: Callable[[int, int, int], tries.Verdict]) -> None:
-    assert hand_over(11, 40, 2).go_on
-    assert hand_over(12, 41, 2).go_on
+    assert hand_over(11, 40, 2).continues
+    assert hand_over(12, 41, 2).continues
     verdict = hand_over(13, 40, 3)
-    assert (verdict.code, verdict.go_on) == (75, False)
+    assert (verdict.code, verdict.continues) == (75, False)
     wanted = "the last 3 jobs trained for 2, 2 and 3 s of 40, 41 and 40 s: they cost more than they gain"
     assert wanted in verdict.reason
 
 
 def test_a_job_that_gains_begins_the_count_anew(hand_over: Callable[[int, int, int], tries.Verdict]) -> None:
     for number, trained in enumerate([2, 2, 30, 2, 2]):
-        assert hand_over(11 + number, 40, trained).go_on
-    assert not hand_over(20, 40, 2).go_on
+        assert hand_over(11 + number, 40, trained).continues
+    assert not hand_over(20, 40, 2).continues
