@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 NEEDED = ("n", "d", "loss")
+LOSSES = (1e-6, 1e6)  # lowest and highest, nats per token
 KINDS = ("", "ladder", "data")  # depth and shape vary what L(N, D) has no word for
 SAME = 1.01  # ratio of two sizes or budgets: at alpha = 0.34 it moves a term of one nat by 0.0034
 FRESH_EPOCHS = 4.0  # up to here repeated tokens are about as good as new ones (arXiv 2305.16264)
@@ -140,6 +141,15 @@ def _reason_to_leave_out(row: CsvRow) -> str:
     return "" if row.flag("best_rate", missing=True) else "with a worse learning rate"
 
 
+def _loss(row: CsvRow) -> float:
+    """Returns the loss of a row. Raises DataError outside of what a loss in nats can be, where no fit is exact."""
+    loss = row.positive("loss")
+    if not LOSSES[0] <= loss <= LOSSES[1]:
+        what = f"{row.text('loss')} is no loss in nats per token, {LOSSES[0]:g} to {LOSSES[1]:g}"
+        raise row.problem("loss", what)
+    return loss
+
+
 def _point(row: CsvRow) -> Point:
     n, d = row.positive("n"), row.positive("d")
     return Point(
@@ -147,7 +157,7 @@ def _point(row: CsvRow) -> Point:
         n=n,
         d=d,
         u=min(row.positive("u", d), d),  # a corpus larger than the run is not repeated
-        loss=row.positive("loss"),
+        loss=_loss(row),
         held_out=row.flag("held_out"),
         seed=row.text("seed"),
         flops=row.positive("flops", 0.0),

@@ -82,7 +82,7 @@ def test_an_empty_loss(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "1e-12", "1e-320", "1e300"])
 def test_a_loss_that_is_none(tmp_path: Path, value: str) -> None:
     assert_refused(tmp_path, f"n,d,loss,outcome\n1,2,{value},done\n", "row 2, column loss", value, "outcome=failed")
 
