@@ -193,6 +193,8 @@ class LanguageModel(Loaded):
         if vectors_ND.ndim != 2 or vectors_ND.shape[1] != queries_QD.shape[1]:
             shape = list(vectors_ND.shape)
             raise ArgumentError(f"documents has the shape {shape}; vectors are [documents, {queries_QD.shape[1]}]")
+        if not np.isfinite(vectors_ND).all():
+            raise ArgumentError("documents has a vector with nan or inf, which is near to nothing; leave it out")
         found = [[Hit(*one) for one in nearest(query_D, vectors_ND, top)] for query_D in queries_QD]
         return found[0] if isinstance(query, str) else found
 
@@ -216,6 +218,8 @@ def _texts(name: str, given: str | Texts) -> list[str]:
 
 
 def _at_least_one(name: str, value: int) -> None:
+    if not isinstance(value, (int, np.integer)):
+        raise ArgumentError(f"{name}={value!r:.60} must be a whole number")
     if value < 1:
         raise ArgumentError(f"{name}={value} must be at least 1")
 
