@@ -37,6 +37,7 @@ def find_inputs(names: Sequence[str | Path], text_key: str = TEXT_KEY) -> list[I
     for name in names:
         try:
             inputs.append(_find(str(name), text_key))
+            _say_empty(inputs[-1])
         except DataError as error:
             problems += error.problems
     DataError.raise_all(problems)
@@ -135,6 +136,13 @@ def _say_others(folder: str, names: Sequence[str]) -> None:
     """Says which files of a folder are not read, where there are any."""
     if names:
         say(f"{folder}: leaves out {amount(len(names), 'file')} of other kinds, such as {shown(names[0])}")
+
+
+def _say_empty(source: Input) -> None:
+    """Says which files have no byte, where there are any: they are no documents."""
+    empty = [file.name for file in source.files if file.format in FORMATS and file.size == 0]
+    if empty:
+        say(f"{source.name}: leaves out {amount(len(empty), 'empty file')}, such as {shown(empty[0])}")
 
 
 def _kind(name: str) -> tuple[str, str] | None:

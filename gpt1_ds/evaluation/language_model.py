@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import ArgumentError, CheckpointError
 from gpt1_ds.common.text import count
 from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled, nearest
 from gpt1_ds.evaluation.generate import Filling, fill, written
-from gpt1_ds.evaluation.load import Loaded, load_checkpoint
+from gpt1_ds.evaluation.load import Loaded, check_device, load_checkpoint
 from gpt1_ds.evaluation.predict import Prediction, Predictor
 from gpt1_ds.evaluation.probes import frame_of, log_likelihoods
 from gpt1_ds.evaluation.sampling import Sampling, SamplingArguments
@@ -58,7 +58,8 @@ class LanguageModel(Loaded):
         return next(self.model.parameters()).device
 
     def to(self, device: str | torch.device) -> LanguageModel:
-        """This object, its model moved to `device`."""
+        """Returns this object, its model moved to `device`. Raises ArgumentError for a device that cannot be used."""
+        check_device(device)
         self.model.to(device)
         return self
 
@@ -229,8 +230,11 @@ _LOADING = threading.Lock()  # torch's process group and the hook for errors are
 
 def load(path: str | os.PathLike[str], device: str | None = None) -> LanguageModel:
     """Returns the model of CKPT: a checkpoint folder, or of a run folder its best or newest; on `device`, or on the GPU
-    where there is one. Unpacks into (model, tokenizer). Raises CheckpointError.
+    where there is one. Unpacks into (model, tokenizer). Raises CheckpointError, or ArgumentError for a device that
+    cannot be used.
     """
+    if device is not None:
+        check_device(device)
     with _LOADING:
         hook = sys.excepthook
         try:

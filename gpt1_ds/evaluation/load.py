@@ -12,7 +12,7 @@ from gpt1_ds.checkpoint.folders import find_checkpoint, while_it_is_there
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.verify import check_memory, verify_files
 from gpt1_ds.checkpoint.whole import for_one_rank, head_of, task_of, whole_model
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import ArgumentError, CheckpointError, one_line
 from gpt1_ds.config import Config, load_carried
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -32,6 +32,14 @@ class Loaded:
     folder: Path
     task: Task | None = None  # what it was fine-tuned on
     sentence: SentenceVector | None = None  # how sentence-transformers makes vectors with it
+
+
+def check_device(device: str | torch.device) -> None:
+    """Raises ArgumentError for a device on which no tensor can be: torch's own errors are of several types."""
+    try:
+        torch.empty(1, device=device)
+    except Exception as error:  # AssertionError of a build without CUDA, AcceleratorError of a missing GPU, ...
+        raise ArgumentError(f"device={device!r:.60} cannot be used: {one_line(error, 200)}") from None
 
 
 def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:

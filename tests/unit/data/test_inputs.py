@@ -97,6 +97,14 @@ def test_what_a_folder_leaves_out_is_said(tmp_path: Path, capsys: pytest.Capture
     assert f"{tmp_path}: leaves out 2 files of other kinds, such as c.txt.bz2\n" == capsys.readouterr().err
 
 
+def test_empty_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path / "books", {"a.txt": b"x", "b.txt": b"", "c.jsonl": b""})
+    find_inputs([tmp_path / "books"])
+    assert "books: leaves out 2 empty files, such as b.txt" in capsys.readouterr().err
+    find_inputs([tmp_path / "books" / "a.txt", "python-docs"])
+    assert not capsys.readouterr().err
+
+
 def test_no_input() -> None:
     with pytest.raises(DataError, match="--input names nothing"):
         find_inputs([])

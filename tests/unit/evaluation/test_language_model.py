@@ -184,6 +184,8 @@ def test_where_a_model_is(models: Models) -> None:
             "documents has the shape [3, 4]; vectors are [documents, 32]",
         ),
         ("gpt1", lambda m: m.search("a", np.full((2, 32), np.nan)), "documents has a vector with nan or inf"),
+        ("gpt1", lambda m: m.to("bogus"), "device='bogus' cannot be used: Expected one of cpu, cuda"),
+        ("gpt1", lambda m: m.to("cuda:99"), "device='cuda:99' cannot be used: "),
         ("gpt1", lambda m: m.search("a", ["b"], top=0), "top=0 must be at least 1"),
         ("gpt1", lambda m: m.search("a", ["b"], top=1.5), "top=1.5 must be a whole number"),
         ("bert", lambda m: m.fill("a <mask>", top="2"), "top='2' must be a whole number"),
