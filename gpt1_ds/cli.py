@@ -81,7 +81,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued (in a job
+    """Runs one command; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued (in a job
     also when a fault of the world is in the way), else failed.
     """
     with _safe_path():

@@ -148,7 +148,7 @@ def architecture(
 def pretrained_architecture(
     model: ModelConfig, vocab_size: int, head: HeadSpec | None, row: RowLengths
 ) -> Architecture:
-    """With the costs of pre-training on such rows, by which a pipeline is cut."""
+    """Returns the architecture with the costs of pre-training on such rows, by which a pipeline is cut."""
     return architecture(model, vocab_size, head, row.predicted / row.fed, row.stacks)
 
 

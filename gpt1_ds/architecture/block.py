@@ -61,7 +61,7 @@ def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int 
 
 
 def _parameters(model: ModelConfig, prefix: str, crossing: str) -> Iterator[Parameter]:
-    """`crossing` is the prefix of cross attention, empty where there is none."""
+    """Yields the parameters of a block; `crossing` is the prefix of cross attention, empty where there is none."""
     width, inner, ffn = model.width, model.attention_width, model.ffn_width
     first, queries, out, up, down = _initials(model)
 

@@ -50,8 +50,8 @@ class Costs:
     saved_cut: float = 0.0  # states per token of which each tensor-parallel rank keeps its part
 
     def flops(self, causal: bool = False) -> float:
-        """Per token: products, and two passes over the scores, q k and weights v. `causal` counts only the scores that
-        a causal mask shows.
+        """Returns FLOPs per token: of products, and of two passes over the scores, q k and weights v. `causal` counts
+        only the scores that a causal mask shows.
         """
         return self.products + 4 * (1 - causal * self.unseen) * self.scores * self.head_dim
 

@@ -59,7 +59,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def refuse_pickle(path: Path) -> None:
-    """Raise CheckpointError for a file of pickled objects, which could run any program when it is read."""
+    """Raises CheckpointError for a file of pickled objects, which could run any program when it is read."""
     if path.suffix in PICKLES:
         raise CheckpointError(
             f"{path}: may hold pickled objects, which run code when they are read, and is never opened; convert it "

@@ -24,8 +24,9 @@ from gpt1_ds.config.sections import CheckpointConfig
 
 
 def steps_in(folder: Path) -> list[Path]:
-    """Published checkpoint folders, oldest first. A kill between the two renames of a save leaves the checkpoint that
-    was being replaced under its hidden name; it is one of them until `remove_unfinished` gives it its place again.
+    """Returns published checkpoint folders, oldest first. A kill between the two renames of a save leaves the
+    checkpoint that was being replaced under its hidden name; it is one of them until `remove_unfinished` gives it its
+    place again.
     """
     found = {step_of(path): path for path in sorted(folder.glob("*step-*")) if path.is_dir()}  # hidden ones give way
     return [found[step] for step in sorted(step for step in found if step is not None)]
@@ -37,7 +38,9 @@ def published_name(checkpoint: Path) -> str:
 
 
 def log_spaced(folders: list[Path], points: int) -> list[Path]:
-    """About `points` of `folders`, oldest first, evenly on a log scale of steps; the last one is always kept."""
+    """Returns about `points` of `folders`, oldest first, evenly on a log scale of steps; the last one is always
+    kept.
+    """
     steps = [max(1, step_of(path) or 0) for path in folders]
     wanted = [steps[0] * (steps[-1] / steps[0]) ** (k / max(1, points - 1)) for k in range(points - 1)] + [steps[-1]]
     nearest = {min(range(len(steps)), key=lambda at: abs(math.log(steps[at] / want))) for want in wanted}
@@ -95,8 +98,8 @@ def is_multiple(folder: Path, settings: CheckpointConfig) -> bool:
 
 
 def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path]) -> None:
-    """Delete what is older than the newest `keep`, except multiples of `keep_every`, what `latest` and `best` name, and
-    for now what is `spared`. What the disk keeps is said.
+    """Deletes what is older than the newest `keep`, except multiples of `keep_every`, what `latest` and `best` name,
+    and for now what is `spared`. What the disk keeps is said.
     """
     try:
         pointers = [path for path in (run_dir.latest, run_dir.best) if path.exists()]
@@ -111,7 +114,7 @@ def prune(run_dir: RunDir, settings: CheckpointConfig, spared: Collection[Path])
 
 
 def set_aside(run_dir: RunDir, folder: Path, problem: str) -> None:
-    """Give a damaged checkpoint a name that is no checkpoint's, out loud."""
+    """Gives a damaged checkpoint a name that is no checkpoint's, out loud."""
     step = published_name(folder)
     name = f"{step}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     os.rename(folder, folder.with_name(name))
@@ -144,7 +147,7 @@ def refuse_to_start_over(run_dir: RunDir) -> None:
 
 
 def remove_unfinished(checkpoints: Path) -> None:
-    """Remove what killed saves have left. Only the holder of the run's lock may call this."""
+    """Removes what killed saves have left. Only the holder of the run's lock may call this."""
     for leftover in checkpoints.glob(".step-*"):
         final = leftover.with_name(published_name(leftover))
         if leftover.name.endswith(REPLACED) and not final.exists():  # killed between the two renames

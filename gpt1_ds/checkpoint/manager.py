@@ -64,7 +64,7 @@ class CheckpointManager:
         self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=yield_to_training)
 
     def start(self, contents: Contents, background: bool = True) -> None:
-        """Begin to save the engine's state; `finish` publishes it. No other save may be under way.
+        """Begins to save the engine's state; `finish` publishes it. No other save may be under way.
 
         With `background`, and where checkpoint.background and the memory allow, the state is copied and another thread
         writes the copy. A run outlives a failed save: it is said, and the next one tries again.
@@ -110,7 +110,7 @@ class CheckpointManager:
         return self._under_way is not None and self._under_way.shard.done()
 
     def finish(self) -> Path | None:
-        """Publish the save under way; None when there is none, or when it failed, which is said and cleaned up."""
+        """Publishes the save under way; None when there is none, or when it failed, which is said and cleaned up."""
         if self._under_way is None:
             return None
         save, self._under_way = self._under_way, None
@@ -144,13 +144,13 @@ def _make_room(temporary: Path, needed: int) -> None:
 
 
 def yield_to_training() -> None:
-    """Lower the priority of the calling thread: on Linux it has its own."""
+    """Lowers the priority of the calling thread: on Linux it has its own."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def complete(temporary: Path, contents: Contents, shards: list[RankShard]) -> None:
-    """Add to a folder with every rank's file what makes it a checkpoint, and flush it to disk."""
+    """Adds to a folder with every rank's file what makes it a checkpoint, and flushes it to disk."""
     written = [shard for shard in shards if shard.file]
     for shard in written:
         path = temporary / shard.file
@@ -171,7 +171,7 @@ def complete(temporary: Path, contents: Contents, shards: list[RankShard]) -> No
 
 
 def commit(temporary: Path, final: Path, latest: Path) -> None:
-    """Put a completed folder in its place and let `latest` name it."""
+    """Puts a completed folder in its place and lets `latest` name it."""
     replaced = final.with_name(f".{final.name}{manifest.REPLACED}")
     if final.exists():
         os.rename(final, replaced)

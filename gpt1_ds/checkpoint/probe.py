@@ -33,7 +33,7 @@ def probe_loss(engine: Engine, model: ModelConfig) -> float:
 
 
 def check(folder: Path, stored: dict[str, Any], loss: float, precision: str) -> None:
-    """Raise CheckpointError when the loss just computed cannot be that of the weights that were saved."""
+    """Raises CheckpointError when the loss just computed cannot be that of the weights that were saved."""
     tolerance = max(TOLERANCE[precision], TOLERANCE[stored["precision"]])
     if not abs(stored["loss"] - loss) <= tolerance * max(1.0, abs(stored["loss"])):
         raise CheckpointError(

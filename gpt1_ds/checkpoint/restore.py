@@ -84,7 +84,7 @@ def as_stored(reader: StateReader, fragments: Iterable[Fragment], positions: New
 
 
 def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = False) -> dict[str, Any]:
-    """Fill the engine from a checkpoint; its manifest. With `weights_only` the optimizer starts afresh.
+    """Fills the engine from a checkpoint, and returns its manifest. With `weights_only` the optimizer starts afresh.
 
     Raises CheckpointError.
     """
@@ -121,8 +121,8 @@ Replace = Callable[[Path, str], Path | None]  # a damaged checkpoint, what is wr
 def restore_verified(
     engine: Engine, config: Config, folder: Path, run_dir: RunDir, replace: Replace | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """Fill the engine from a checkpoint of the run after its files were verified, or from what may `replace` it where
-    they are damaged; (its folder, its manifest). Raises CheckpointError.
+    """Fills the engine from a checkpoint of the run after its files were verified, or from what may `replace` it where
+    they are damaged, and returns (its folder, its manifest). Raises CheckpointError.
     """
     try:
         verify_checkpoint(engine, folder, run_dir.path)
@@ -136,7 +136,7 @@ def restore_verified(
 def restore_newest(
     engine: Engine, config: Config, run_dir: RunDir, replace: Replace | None = None
 ) -> tuple[Path, dict[str, Any]] | None:
-    """Fill the engine from the newest checkpoint that verifies and loads; (its folder, its manifest), or None when
+    """Fills the engine from the newest checkpoint that verifies and loads; (its folder, its manifest), or None when
     there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are.
 
     Raises CheckpointError when there are checkpoints and none is good.
@@ -164,7 +164,7 @@ def restore_newest(
 
 
 def verify_checkpoint(engine: Engine, folder: Path, shared: Path | None = None) -> None:
-    """Raise CheckpointError for a checkpoint whose files are not as they were written. The ranks share the reading, of
+    """Raises CheckpointError for a checkpoint whose files are not as they were written. The ranks share the reading, of
     all hosts where the files are on the same disk as the folder `shared` (engine/shared_disk.py).
     """
     facts = same_manifest(engine.groups, folder)
@@ -182,7 +182,7 @@ def _probed(config: Config, folder: Path) -> ModelConfig:
 
 
 def _fill(engine: Engine, config: Config, folder: Path, facts: dict[str, Any], weights_only: bool) -> StateReader:
-    """Read this rank's slices into the master weights and, to resume, the moments. Returns what has read them."""
+    """Reads this rank's slices into the master weights and, to resume, the moments. Returns what has read them."""
     reader, positions, seed = StateReader(folder), config.checkpoint.positions, config.run.seed
     resume = not weights_only and reader.has_moments
     master_weights.forget_moments(engine)
@@ -227,7 +227,7 @@ def transfer(
     positions: NewPositions,
     seed: int,
 ) -> None:
-    """Fill this rank's master weights from the checkpoint in `folder` and from `seed`. They are in the model after
+    """Fills this rank's master weights from the checkpoint in `folder` and from `seed`. They are in the model after
     master_weights.publish, where ranks meet. `positions` says what becomes of those that the checkpoint lacks.
 
     Token rows that the checkpoint does not have, and those of the ids `fresh_rows`, are drawn. Raises CheckpointError

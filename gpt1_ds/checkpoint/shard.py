@@ -154,7 +154,7 @@ class RankShard:
 
 
 def write_shard(folder: Path, file: str, fragments: list[Fragment]) -> RankShard:
-    """Write fragments into a checkpoint folder, as its file `file`. Raises NodeError where it reads back changed."""
+    """Writes fragments into a checkpoint folder, as its file `file`. Raises NodeError where it reads back changed."""
     tensors, index = tensors_of(fragments)
     if not tensors:
         return RankShard()
@@ -200,8 +200,8 @@ def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Write fp32 tensors as a safetensors file, flushed to disk; (bytes, sha256). One thread hashes while this one
-    writes: both let go of the interpreter.
+    """Writes fp32 tensors as a safetensors file, flushed to disk, and returns (bytes, sha256). One thread hashes while
+    this one writes: both let go of the interpreter.
     """
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     at = 0
@@ -251,8 +251,8 @@ def total_hashes(parts: Iterable[dict[str, int]]) -> dict[str, str]:
 
 
 def partial_hash(values: Tensor, geometry: Geometry, part: Slice) -> Tensor:
-    """Part of a parameter's hash that the elements of one slice contribute, int64 [] on their device; `values` is 1-D,
-    of 32 or 16 bits an element.
+    """Returns the part of a parameter's hash that the elements of one slice contribute, int64 [] on their device;
+    `values` is 1-D, of 32 or 16 bits an element.
     """
     bits = values.detach().contiguous().view(torch.int32 if values.element_size() == 4 else torch.int16)
     rows = geometry.cut if geometry.outer == 1 else geometry.outer

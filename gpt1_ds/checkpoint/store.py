@@ -55,7 +55,7 @@ class Store:
             asked(lambda: self._system.pipe_file(self._place(name), content))
 
     def put(self, path: Path, name: str, sha256: str) -> None:
-        """Write a local file, and read it back. Raises WorldError for other bytes than those of `sha256`."""
+        """Writes a local file, and reads it back. Raises WorldError for other bytes than those of `sha256`."""
         size = path.stat().st_size
         with reached(f"{self.address}/{name}", access="write"):
             asked(lambda: self._system.put_file(str(path), self._place(name)), deadline.upload_seconds(size))
@@ -63,19 +63,19 @@ class Store:
             raise WorldError(f"{self}/{name}: is not what was written; run again, and look at the store if it stays so")
 
     def get(self, name: str, path: Path, size: int) -> None:
-        """Write a file of `size` bytes of the store to `path`."""
+        """Writes a file of `size` bytes of the store to `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with reached(f"{self.address}/{name}"):
             asked(lambda: self._system.get_file(self._place(name), str(path)), deadline.upload_seconds(size))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete these files, in this order. One that is not there is deleted already."""
+        """Deletes these files, in this order. One that is not there is deleted already."""
         for name in names:
             with reached(f"{self.address}/{name}", access="write"), contextlib.suppress(FileNotFoundError):
                 asked(partial(self._system.rm_file, self._place(name)))
 
     def delete_folders(self) -> None:
-        """Delete what is left of this folder where its files are deleted: an object store has no folders."""
+        """Deletes what is left of this folder where its files are deleted: an object store has no folders."""
         with reached(self.address, access="write"), contextlib.suppress(FileNotFoundError):
             self._system.invalidate_cache()
             if asked(lambda: self._system.isdir(self._root)):
@@ -97,7 +97,7 @@ class Store:
 
 
 def check_apart(place: str, folder: Path, key: str) -> None:
-    """Raise ConfigError, which names the `key`, for an address that is the run folder itself, lies in it or around it:
+    """Raises ConfigError, which names the `key`, for an address that is the run folder itself, lies in it or around it:
     a copy would overwrite what it is made of. It asks no server, whose files are in no folder of this machine.
     """
     if not place.startswith(("file://", "local://")):
@@ -118,7 +118,7 @@ def whole(names: Iterable[str]) -> list[str]:
 
 
 def copy(folder: Path, store: Store) -> bool:
-    """Write a checkpoint to `store`, its own folder there. False where this very one is there with all its files."""
+    """Writes a checkpoint to `store`, its own folder there. False where this very one is there with all its files."""
     names, last = store.names(), folder / manifest.NAME
     digest, facts = sha256_file(last), manifest.read(folder)
     if {manifest.NAME, *facts["files"]} <= set(names) and store.read(manifest.NAME) == last.read_bytes():
@@ -131,7 +131,7 @@ def copy(folder: Path, store: Store) -> bool:
 
 
 def fetch(store: Store, folder: Path) -> None:
-    """Bring the checkpoint that `store` is back into an empty folder, verified. Raises DamagedError for a damaged one,
+    """Brings the checkpoint that `store` is back into an empty folder, verified. Raises DamagedError for a damaged one,
     and DataError where the store lets nobody read it, which damages nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,6 +152,6 @@ def fetch(store: Store, folder: Path) -> None:
 
 
 def remove(store: Store) -> None:
-    """Delete a checkpoint; one that a kill leaves half deleted has no manifest."""
+    """Deletes a checkpoint; one that a kill leaves half deleted has no manifest."""
     store.delete(sorted(store.names(), key=lambda name: name != manifest.NAME))
     store.delete_folders()

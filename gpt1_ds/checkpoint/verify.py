@@ -23,7 +23,7 @@ def verify_files(
     threads: int = 2,
     progress: Callable[[], None] | None = None,
 ) -> None:
-    """Compare size and sha256 of the files listed, `threads` at a time; with `share` = (k, n) every n-th of them, from
+    """Compares size and sha256 of the files listed, `threads` at a time; with `share` = (k, n) every n-th of them, from
     the k-th. `progress` is called after each.
 
     Raises CheckpointError naming the first file that is missing, changed or outside the folder.
@@ -36,7 +36,7 @@ def verify_files(
 
 
 def verify_sizes(folder: Path, manifest: dict[str, Any]) -> None:
-    """Compare the sizes of the files listed, without reading them. Raises CheckpointError like `verify_files`."""
+    """Compares the sizes of the files listed, without reading them. Raises CheckpointError like `verify_files`."""
     for name, facts in sorted(manifest["files"].items()):
         _verify_size(folder, name, facts)
 
@@ -59,7 +59,7 @@ def _verify_size(folder: Path, name: str, facts: dict[str, Any]) -> None:
 
 
 def check_memory(folder: Path, manifest: dict[str, Any], model: ModelConfig, head: HeadSpec | None = None) -> None:
-    """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
+    """Raises CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
     if model.vocab_size is None:
         raise DamagedError(f"{folder}/config.yaml: damaged: model.vocab_size is missing")
     needed = 4 * sum(map(math.prod, architecture(model, model.vocab_size, head).shapes.values()))

@@ -42,7 +42,7 @@ TENSORS = "state/rank-00000.safetensors"  # of a checkpoint that one process wri
 
 
 def write(folder: Path, vector: SentenceVector) -> dict[str, Any]:
-    """Put the weights into a checkpoint that is being written; the value of KEY for its manifest."""
+    """Puts the weights into a checkpoint that is being written, and returns the value of KEY for its manifest."""
     if vector.weights:
         write_tensors(folder / WEIGHTS, vector.weights)
     return vector.values
@@ -130,7 +130,7 @@ def publish(
     facts: dict[str, Any],
     vector: SentenceVector | None,
 ) -> None:
-    """Write a model of this process as the checkpoint `out`, without moments and without the hash of any data, so that
+    """Writes a model of this process as the checkpoint `out`, without moments and without the hash of any data, so that
     no run resumes from it as if it were its own. The model is run once, for the probe. `facts` of the manifest are
     those that are not the same for all such checkpoints.
     """

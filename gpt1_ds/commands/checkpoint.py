@@ -37,7 +37,7 @@ def _upload_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(options: argparse.Namespace) -> Repository | None:
-    """Check all that can be before the export; the repository, none for a dry run. Raises UserError."""
+    """Checks all that can be before the export, and returns the repository, none for a dry run. Raises UserError."""
     if options.push_to_hub is None:
         given = [name for name, key in ONLY.items() if getattr(options, key)]
         if given:
@@ -59,7 +59,7 @@ def prepare(options: argparse.Namespace) -> Repository | None:
 
 
 def complete_card(source: Path, folder: Path, options: argparse.Namespace) -> None:
-    """Put data, training, curves and results into the README.md of an export."""
+    """Puts data, training, curves and results into the README.md of an export."""
     from gpt1_ds.checkpoint import manifest
     from gpt1_ds.common.files import write_atomic
     from gpt1_ds.common.rundir import RunDir
@@ -79,7 +79,7 @@ def complete_card(source: Path, folder: Path, options: argparse.Namespace) -> No
 
 
 def push(repository: Repository, folder: Path, options: argparse.Namespace) -> None:
-    """List the files, ask, upload. Whatever happens, the folder stays, and the line says so."""
+    """Lists the files, asks, uploads. Whatever happens, the folder stays, and the line says so."""
     from gpt1_ds.interop import hub
 
     visible = "as it is" if repository.exists else "public" if options.public else "private"
@@ -95,7 +95,7 @@ def push(repository: Repository, folder: Path, options: argparse.Namespace) -> N
 
 
 def _draw_curves(run: Path, out: Path) -> bool:
-    """The losses of a run as a picture; says why where there is none."""
+    """Draws the losses of a run as a picture, and returns whether there is one; says why where there is none."""
     from gpt1_ds.report import curves, figures, run_figures, runs
 
     try:
@@ -108,7 +108,7 @@ def _draw_curves(run: Path, out: Path) -> bool:
 
 
 def _asked(question: str) -> str:
-    """A person's answer; empty where nobody is there."""
+    """Returns a person's answer; empty where nobody is there."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return ""
     try:
@@ -118,7 +118,7 @@ def _asked(question: str) -> str:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print what a checkpoint holds and where it came from; without torch, as `verify`."""
+    """Prints what a checkpoint holds and where it came from; without torch, as `verify`."""
     from gpt1_ds.checkpoint import manifest
     from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.common.text import byte_size, count
@@ -145,7 +145,7 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Compare every file with the manifest; raises CheckpointError naming the first difference."""
+    """Compares every file with the manifest; raises CheckpointError naming the first difference."""
     from gpt1_ds.checkpoint import manifest
     from gpt1_ds.checkpoint.folders import find_checkpoint, while_it_is_there
     from gpt1_ds.checkpoint.verify import verify_files

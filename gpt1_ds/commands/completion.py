@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
 def _script(
     shell: str, program: Sequence[Command | Group], presets: Sequence[str], keys: Sequence[str]
 ) -> Iterator[str]:
-    """Lines of the script; in it, a command is its words with a space before each."""
+    """Yields lines of the script; in it, a command is its words with a space before each."""
     parsers = dict(_parsers(program))
     prefixes = sorted({""} | {"".join(f" {word}" for word in name.split()[:n]) for name in parsers for n in (1, 2)})
     yield BEGINNINGS[shell]
@@ -71,7 +71,7 @@ def _script(
 
 
 def _parsers(program: Sequence[Command | Group]) -> Iterator[tuple[str, Parser]]:
-    """(name, parser) of every command that is not hidden."""
+    """Yields (name, parser) of every command that is not hidden."""
     for member in program:
         group = f"{member.name} " if isinstance(member, Group) else ""
         for command in member.commands if isinstance(member, Group) else (member,):
@@ -82,7 +82,7 @@ def _parsers(program: Sequence[Command | Group]) -> Iterator[tuple[str, Parser]]
 
 
 def _values(parsers: dict[str, Parser], presets: Sequence[str]) -> dict[str, list[str]]:
-    """Values -> the options, each with its command, that take one of them; "" -> those that take any value."""
+    """Returns values -> the options, each with its command, that take one of them; "" -> those that take any value."""
     found: dict[str, list[str]] = {}
     for name, parser in parsers.items():
         for action in _shown(parser):
@@ -97,7 +97,7 @@ def _shown(parser: Parser) -> list[argparse.Action]:
 
 
 def _words(prefix: str, parsers: dict[str, Parser]) -> Iterator[str]:
-    """What may follow the command `prefix`: names of commands, options, and values of a choice."""
+    """Yields what may follow the command `prefix`: names of commands, options, and values of a choice."""
     longer = [f" {name}" for name in parsers if f" {name}".startswith(f"{prefix} ")]
     yield from dict.fromkeys(name.removeprefix(f"{prefix} ").split()[0] for name in longer)
     for action in _shown(parsers[prefix.strip()]) if prefix.strip() in parsers else ():

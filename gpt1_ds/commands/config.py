@@ -96,7 +96,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _read(names: Sequence[str], overrides: Sequence[str] = ()) -> Config:
-    """The configuration that names and overrides make; of one run its own. Raises UserError."""
+    """Returns the configuration that names and overrides make; of one run its own. Raises UserError."""
     from gpt1_ds.config import load, load_recorded
 
     runs = [name for name in names if Path(name).is_dir()]
@@ -112,7 +112,7 @@ def _read(names: Sequence[str], overrides: Sequence[str] = ()) -> Config:
 
 
 def _refuse_studies(names: Iterable[str]) -> None:
-    """Raise UserError for a study's file: its keys are others."""
+    """Raises UserError for a study's file: its keys are others."""
     from gpt1_ds.config.presets import find_file
     from gpt1_ds.config.yaml_file import read_mapping
 

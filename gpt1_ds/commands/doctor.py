@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def check_gpus(out: Path | None) -> int:
-    """The self-proof on every GPU of this host. Raises ConfigError where there is none."""
+    """Runs the self-proof on every GPU of this host; returns the exit code. Raises ConfigError where there is none."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -108,8 +108,8 @@ def check_gpus(out: Path | None) -> int:
 
 
 def prove(config: Config, ranks: int, out: Path | None, limit: float = SECONDS) -> int:
-    """The self-proof of `config` on local ranks, within `limit` seconds; the exit code. On GPUs it is kept whether all
-    of it holds: training asks for that.
+    """Runs the self-proof of `config` on local ranks, within `limit` seconds, and returns the exit code. On GPUs it is
+    kept whether all of it holds: training asks for that.
     """
     from gpt1_ds.diagnostics.self_proof import DETERMINISTIC, today
 
@@ -135,8 +135,8 @@ def prove(config: Config, ranks: int, out: Path | None, limit: float = SECONDS) 
 
 
 def _ranks(function: str, arguments: tuple[Any, ...], ranks: int, until: float) -> tuple[Any, str]:
-    """(what rank 0 gives, why the ranks ended early; empty where they did not). They are killed where they do not end
-    in time: whoever hangs in the driver hears no other signal.
+    """Returns (what rank 0 gives, why the ranks ended early; empty where they did not). They are killed where they do
+    not end in time: whoever hangs in the driver hears no other signal.
     """
     from gpt1_ds.launcher import launch
 
@@ -153,7 +153,7 @@ def _ranks(function: str, arguments: tuple[Any, ...], ranks: int, until: float) 
 
 
 def _kept(found: Report) -> Iterator[str]:
-    """Keep whether this toolchain is proven; what that means for training here. Nothing on CPUs."""
+    """Keeps whether this toolchain is proven, and yields what that means for training here. Does nothing on CPUs."""
     from gpt1_ds.model import proof  # with torch, which no other check needs
 
     tools = found.toolchain
@@ -172,7 +172,7 @@ def _kept(found: Report) -> Iterator[str]:
 
 
 def report() -> int:
-    """Print every finding; exit code 0 when training works here, 2 otherwise."""
+    """Prints every finding; exit code 0 when training works here, 2 otherwise."""
     findings = list(_packages())
     if not any(level == "problem" for level, _ in findings):
         for check in (_reference, _devices, _backends, _compiler, _collective):
@@ -326,7 +326,7 @@ def _collective() -> Iterator[Finding]:
 
 
 def add_up() -> float:
-    """1 + 2 by an all-reduce over the ranks; run on two local ranks."""
+    """Returns 1 + 2 by an all-reduce over the ranks; run on two local ranks."""
     import torch
     import torch.distributed as dist
 

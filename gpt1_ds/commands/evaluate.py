@@ -96,7 +96,7 @@ def _evaluate(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _harness_tasks(options: argparse.Namespace) -> list[str]:
-    """The tasks of --lm-eval, and the library is there. Raises ConfigError."""
+    """Returns the tasks of --lm-eval. Raises ConfigError for one that is not there, or where the library is not."""
     from importlib.util import find_spec
 
     tasks = [name for name in (options.lm_eval or "").split(",") if name]
@@ -125,7 +125,7 @@ def _scored_pairs(options: argparse.Namespace, config: Config) -> str:
 
 
 def _kept(run: Path, points: int | None) -> list[Path]:
-    """The checkpoints of a run folder, thinned to about `points`."""
+    """Returns the checkpoints of a run folder, thinned to about `points`."""
     from gpt1_ds.checkpoint.folders import log_spaced, steps_in
 
     folders = steps_in(run / "checkpoints")
@@ -137,15 +137,17 @@ def _kept(run: Path, points: int | None) -> list[Path]:
 
 
 def _with_fitting_micro_batch(config: Config, world: int) -> Config:
-    """The micro-batch that this many ranks can divide among them: the results of an evaluation do not depend on it."""
+    """Returns the micro-batch that this many ranks can divide among them: the results of an evaluation do not depend on
+    it.
+    """
     data_ranks = max(1, world // (config.parallel.tensor * config.parallel.pipeline))
     micro = math.gcd(config.train.micro_batch, config.train.global_batch // data_ranks) or 1
     return replace(config, train=replace(config.train, micro_batch=micro))
 
 
 def _with_held_out(config: Config, folder: Path) -> tuple[Config, bool]:
-    """The configuration with its data found, and whether there is held-out text; probes do without it. Nothing is
-    built: the checkpoint in `folder` learned from text that is there, and one that was imported names none.
+    """Returns the configuration with its data found, and whether there is held-out text; probes do without it. Nothing
+    is built: the checkpoint in `folder` learned from text that is there, and one that was imported names none.
     """
     from gpt1_ds.data.sources import lacks_embedded_corpus, open_data, with_embedded_corpus
 
@@ -179,7 +181,7 @@ def _rebuilt(config: Config, folder: Path) -> str | None:
 
 
 def _check_probes(config: Config) -> None:
-    """Say what is wrong with the probes' files once, all of it, before ranks start."""
+    """Says what is wrong with the probes' files once, all of it, before ranks start."""
     from gpt1_ds.tasks.zeroshot import read_probe
 
     problems: list[str] = []

@@ -59,8 +59,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 
 
 def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | PretrainingSweep:
-    """The models of the study of `finetune study` while one is left to train, then its cells. `make` also builds the
-    embedded corpus, if a model wants it. Raises UserError for every problem that can be seen before.
+    """Returns the models of the study of `finetune study` while one is left to train, then its cells. `make` also
+    builds the embedded corpus, if a model wants it. Raises UserError for every problem that can be seen before.
     """
     from gpt1_ds.config import load
     from gpt1_ds.data.sources import with_embedded_corpus

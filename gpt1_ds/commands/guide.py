@@ -32,12 +32,12 @@ NAMES = (  # in the order in which a newcomer reads them
 
 
 def text(name: str) -> str:
-    """The guide as Markdown."""
+    """Returns the guide as Markdown."""
     return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
 def summary(name: str) -> str:
-    """The line below the title."""
+    """Returns the line below the title."""
     return text(name).splitlines()[2]
 
 
@@ -47,7 +47,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Print one guide, rendered and page by page on a terminal, as Markdown elsewhere; or list all of them."""
+    """Prints one guide, rendered and page by page on a terminal, as Markdown elsewhere; or lists all of them."""
     if options.name is None:
         for name in NAMES:
             print(f"{name:<{max(map(len, NAMES))}}  {summary(name)}")

@@ -17,14 +17,14 @@ Configure = Callable[[Sequence[str], Sequence[str]], "Config"]  # (files, overri
 
 
 def is_asked(options: argparse.Namespace) -> bool:
-    """Whether --sweep is given. Raises UserError for an option of it alone."""
+    """Returns whether --sweep is given. Raises UserError for an option of it alone."""
     if options.jobs is not None and not options.sweep:
         raise UserError(f"--jobs {options.jobs} is how many runs of a sweep run at a time; give --sweep, too")
     return bool(options.sweep)
 
 
 def run(options: argparse.Namespace, configure: Configure, check: Callable[[Config], object]) -> int:
-    """Run the trials that are not done, some at a time, or list them. The exit code is the runner's."""
+    """Runs the trials that are not done, some at a time, or lists them. The exit code is the runner's."""
     from gpt1_ds.sweep import runner
 
     sweep = make(options, configure, check)
@@ -36,7 +36,9 @@ def run(options: argparse.Namespace, configure: Configure, check: Callable[[Conf
 
 
 def make(options: argparse.Namespace, configure: Configure, check: Callable[[Config], object]) -> KeySweep:
-    """The sweep that the options say. `check` raises UserError for data that a run cannot use; all are checked."""
+    """Returns the sweep that the options say. `check` raises UserError for data that a run cannot use; all are
+    checked.
+    """
     from gpt1_ds.launcher import launch
     from gpt1_ds.sweep.key_sweep import make_key_sweep
 

@@ -99,7 +99,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _calibrate(name: str | None) -> None:
-    """Measure this machine and keep the result where it will be found."""
+    """Measures this machine and keeps the result where it will be found."""
     from gpt1_ds.plan import machine
 
     if name in machine.PRESETS:

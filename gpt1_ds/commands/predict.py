@@ -80,7 +80,7 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _from_arguments(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[str]]:
-    """The one example of the command line. Raises DataError when its texts are no example."""
+    """Yields the one example of the command line. Raises DataError when its texts are no example."""
     from gpt1_ds.tasks.lines import LineReader
     from gpt1_ds.tasks.rows import BadRowError
 
@@ -114,7 +114,9 @@ def _from_lines(predictor: Predictor, options: argparse.Namespace, stream: IO[An
 
 
 def _as_json(options: argparse.Namespace, kind: str) -> bool:
-    """Whether JSON lines are written: when they are read, when the file is called so, and for all classes' scores."""
+    """Returns whether JSON lines are written: when they are read, when the file is called so, and for all classes'
+    scores.
+    """
     from gpt1_ds.tasks.lines import ENDINGS
 
     written = ENDINGS.get(Path(options.output).suffix.lower()) if options.output else None

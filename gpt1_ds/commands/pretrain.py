@@ -37,7 +37,9 @@ def _plan(start: Start) -> Iterator[str]:
 
 
 def swept(dry_run: bool) -> tuple[key_sweep.Configure, Callable[[Config], None]]:
-    """How a trial of `--sweep` is configured, and its data checked; the embedded corpus is made once for all trials."""
+    """Returns how a trial of `--sweep` is configured, and its data checked; the embedded corpus is made once for all
+    trials.
+    """
     from gpt1_ds.data.sources import needs_embedded_corpus, open_data, with_embedded_corpus
     from gpt1_ds.training.configuration import pretrain_config
 

@@ -44,7 +44,7 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
 
 
 def passed_on(options: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
-    """(the options of `slurm submit` itself, the arguments of the job's command)"""
+    """Returns (the options of `slurm submit` itself, the arguments of the job's command)"""
     parser = Parser("gpt1-ds slurm submit", add_help=False, allow_abbrev=False)
     _own_options(parser)
     own, arguments = parser.parse_known_args(options.parser.given)
@@ -86,8 +86,8 @@ def _submit(options: argparse.Namespace) -> int:
 def _sweep_of(
     members: Members, arguments: Sequence[str], own: argparse.Namespace
 ) -> tuple[Sweep | None, list[str], list[str]]:
-    """(the sweep of a command line of the program, the arguments that collect it, those of a task when its cell has
-    ended); None for one that is no sweep.
+    """Returns (the sweep of a command line of the program, the arguments that collect it, those of a task when its cell
+    has ended); None for one that is no sweep.
     """
     from gpt1_ds.sweep.scaling_sweep import read_sweep
     from gpt1_ds.training.configuration import check_task, finetune_config
@@ -111,7 +111,7 @@ def _sweep_of(
 
 
 def _of_study(asked: argparse.Namespace, arguments: list[str], own: argparse.Namespace) -> tuple[Sweep, list[str]]:
-    """The models of a study, whose last job submits the cells; their last job writes the page."""
+    """Returns the models of a study, whose last job submits the cells; their last job writes the page."""
     from gpt1_ds.sweep.pretraining_trials import PretrainingSweep
 
     sweep = finetune.next_sweep(asked, make=not own.dry_run)
@@ -124,7 +124,7 @@ def _of_study(asked: argparse.Namespace, arguments: list[str], own: argparse.Nam
 
 
 def _submit_cells(sweep: Sweep, last: Sequence[str], after_trial: Sequence[str], own: argparse.Namespace) -> int:
-    """Submit the cells that are not done and the job that collects them, or show what would be. The exit code."""
+    """Submits the cells that are not done and the job that collects them, or shows what would be. The exit code."""
     from gpt1_ds.sweep import arrays
 
     numbers, lines = arrays.start(sweep, sweep.trials[0].config.slurm.jobs, last, after_trial, own.dry_run)
@@ -149,7 +149,9 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """What the site says, then an allocation for some minutes, and the checks in it."""
+    """Prints what the site says, then asks for an allocation of some minutes and runs the checks in it. Returns the
+    exit code.
+    """
     from gpt1_ds.config import load
     from gpt1_ds.slurm.site import assumptions
     from gpt1_ds.slurm.status import proof_arguments, read_proof

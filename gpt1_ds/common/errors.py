@@ -30,7 +30,7 @@ class UserError(Exception):
 
     @classmethod
     def raise_all(cls, problems: Iterable[str]) -> None:
-        """Raise one error naming every problem, or return when there is none."""
+        """Raises one error naming every problem, or returns when there is none."""
         found = tuple(problems)
         if found:
             raise cls(*found)

@@ -66,8 +66,9 @@ _OF_NODE = {  # faults that another node may not have
 
 
 def explain(error: OSError) -> UserError | None:
-    """The one-line form of an error of the operating system: UserError for what a person can fix, WorldError for what
-    may pass, NodeError where it may be this node's alone; None for the others."""
+    """Returns the one-line form of an error of the operating system: UserError for what a person can fix, WorldError
+    for what may pass, NodeError where it may be this node's alone; None for the others.
+    """
     if error.errno is None and isinstance(error.__cause__, OSError):  # a library's own words for it
         return explain(error.__cause__)
     number, name = error.errno or 0, error.filename
@@ -104,14 +105,14 @@ def _closed(path: Path) -> str:
 
 
 def owner_of(path: Path) -> str:
-    """The name of the person whose file this is, for a line."""
+    """Returns the name of the person whose file this is, for a line."""
     with contextlib.suppress(OSError, KeyError):
         return path.owner()
     return "somebody"
 
 
 def _is_nowhere() -> bool:
-    """Whether the current folder was deleted: another one in its place is not that of this process."""
+    """Returns whether the current folder was deleted: another one in its place is not that of this process."""
     try:
         os.getcwd()  # noqa: PTH109 - what is asked is whether it fails
     except FileNotFoundError:
@@ -120,7 +121,7 @@ def _is_nowhere() -> bool:
 
 
 def this_node() -> str:
-    """SLURM's name of this machine in a job, else its own."""
+    """Returns SLURM's name of this machine in a job, else its own."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -135,13 +136,13 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def shipped(name: str) -> Path:
-    """A folder that lies in the package in the wheel, and beside it in a checkout."""
+    """Returns a folder that lies in the package in the wheel, and beside it in a checkout."""
     package = Path(__file__).parents[1]
     return next((folder for folder in (package / name, package.parent / name) if folder.is_dir()), Path())
 
 
 def user_cache() -> Path:
-    """The folder in which this program keeps what it can make again; it may not be there yet."""
+    """Returns the folder in which this program keeps what it can make again; it may not be there yet."""
     try:
         home = Path.home()
     except RuntimeError:  # a number without a name, and HOME is not set
@@ -150,7 +151,7 @@ def user_cache() -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename inside `folder` survive a power cut."""
+    """Makes a rename inside `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -163,7 +164,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a new file that takes the place of `path` in one step when the block succeeds, else is removed."""
+    """Yields a new file that takes the place of `path` in one step when the block succeeds, else is removed."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     remove = partial(temporary.unlink, missing_ok=True)
     with stop_signals.undone(remove):
@@ -180,13 +181,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace `path` by `content` in one step; a reader sees the old file or the new one."""
+    """Replaces `path` by `content` in one step; a reader sees the old file or the new one."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def append(path: Path, text: str) -> None:
-    """Add `text` to a file; when the disk is full the file is left as it was and OSError is raised."""
+    """Adds `text` to a file; when the disk is full the file is left as it was and OSError is raised."""
     # a buffer would write the rest of a torn line when it is closed
     with naming(path), open(path, "a+b", buffering=0) as file:
         before = file.tell()
@@ -202,7 +203,7 @@ def append(path: Path, text: str) -> None:
 
 
 def discard(path: Path) -> bool:
-    """Remove a file, or an empty folder, that a person put there; whether it is gone now."""
+    """Removes a file, or an empty folder, that a person put there; whether it is gone now."""
     with contextlib.suppress(OSError):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
     return not os.path.lexists(path)
@@ -213,8 +214,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file to read at `path`. Raises DataError for a folder, a pipe or a device in its place, which
-    might never end.
+    """Returns whether there is a file to read at `path`. Raises DataError for a folder, a pipe or a device in its
+    place, which might never end.
     """
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: not a plain file; remove it")
@@ -231,7 +232,7 @@ def did_you_mean(path: Path, accepts: Callable[[Path], bool] = Path.exists) -> s
 
 
 def read_json(path: Path, missing: Any = None) -> Any:
-    """What `write_json` wrote, or `missing` where there is no file. Raises DataError for a damaged one."""
+    """Returns what `write_json` wrote, or `missing` where there is no file. Raises DataError for a damaged one."""
     if not is_there(path):
         return missing
     try:
@@ -241,7 +242,8 @@ def read_json(path: Path, missing: Any = None) -> Any:
 
 
 def parse_json(data: bytes, most: int = MOST_JSON) -> Any:
-    """The value of a JSON text of strangers, whose bytes can stand for twenty times as much memory (`[[],[],...`).
+    """Returns the value of a JSON text of strangers, whose bytes can stand for twenty times as much memory
+    (`[[],[],...`).
 
     Raises ValueError for what is none, or would take more than `most` bytes of memory.
     """
@@ -256,7 +258,7 @@ def parse_json(data: bytes, most: int = MOST_JSON) -> Any:
 
 @contextlib.contextmanager
 def published_folder(final: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `final`; when the block succeeds it becomes `final`, else it is removed.
+    """Yields a temporary folder beside `final`; when the block succeeds it becomes `final`, else it is removed.
 
     Raises OSError (EEXIST, after the block ENOTEMPTY) when `final` is taken: a published folder is never overwritten.
     """
@@ -291,8 +293,8 @@ def scratch_folder(place: str | None = None) -> Iterator[str]:
 
 
 def is_taken(out: Path) -> bool:
-    """Whether something is at `out` that a new folder cannot take the place of. It can take an empty one's, unless that
-    is where the program runs, a mount or a link.
+    """Returns whether something is at `out` that a new folder cannot take the place of. It can take an empty one's,
+    unless that is where the program runs, a mount or a link.
     """
     if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
         return out.samefile(".") or os.path.ismount(out)
@@ -300,6 +302,6 @@ def is_taken(out: Path) -> bool:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes, read in blocks."""
+    """Returns the hex sha256 of a file's bytes, read in blocks."""
     with naming(path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -49,7 +49,7 @@ class RunLock:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> RunLock:
-        """Wait at most `wait_seconds`, which a line says after QUIET_SECONDS. Raises LockedError naming a holder that
+        """Waits at most `wait_seconds`, which a line says after QUIET_SECONDS. Raises LockedError naming a holder that
         lives, LaunchError or WorldError for a lock that cannot be read.
         """
         began, said = time.monotonic(), False
@@ -75,7 +75,7 @@ class RunLock:
                 self.path.unlink(missing_ok=True)
 
     def _is_taken(self) -> bool:
-        """Whether the lock is ours now. What cannot be read may be readable later: a file server recovers."""
+        """Returns whether the lock is ours now. What cannot be read may be readable later: a file server recovers."""
         self._unreadable = None
         try:
             return self._take()
@@ -97,7 +97,7 @@ class RunLock:
         )
 
     def _take(self) -> bool:
-        """Put our lock there, after removing a stale one. True when it is ours."""
+        """Puts our lock there, after removing a stale one. True when it is ours."""
         with self._guarded():  # two takers of one stale lock must not remove each other's new one
             holder = self._read()
             if holder is not None:
@@ -107,7 +107,9 @@ class RunLock:
             return self._create()
 
     def _create(self) -> bool:
-        """With its content from the first instant on, so that a full disk leaves no empty lock."""
+        """Creates the lock with its content from the first instant on, so that a full disk leaves no empty lock.
+        Returns whether it could.
+        """
         written = self.path.with_name(f"{self.path.name}.{self.token}")
         try:
             descriptor = os.open(written, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660)
@@ -126,7 +128,9 @@ class RunLock:
             written.unlink(missing_ok=True)
 
     def _claim(self, written: Path) -> bool:
-        """Without hard links: renaming alone would replace a lock that another process has just created."""
+        """Creates the lock where there are no hard links: renaming alone would replace a lock that another process has
+        just created. Returns whether it could.
+        """
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660))
         except FileExistsError:
@@ -148,8 +152,9 @@ class RunLock:
             yield
 
     def _read(self) -> Holder | None:
-        """The holder, `{}` for a lock without content, None when there is no lock. Raises LaunchError for another
-        person's that may not be read."""
+        """Returns the holder, `{}` for a lock without content, None when there is no lock. Raises LaunchError for
+        another person's that may not be read.
+        """
         try:
             _check_regular(self.path)
             with naming(self.path):
@@ -181,7 +186,7 @@ class RunLock:
         return _age(holder) > LONG_AGO or time.monotonic() - self._seen[1] > STALE_SECONDS
 
     def _is_watched(self, holder: Holder) -> bool:
-        """Whether it is not known yet if a holder elsewhere lives: its heartbeat has not changed so far."""
+        """Returns whether it is not known yet if a holder elsewhere lives: its heartbeat has not changed so far."""
         beat, since = self._seen
         return not is_here(holder) and beat is not None and time.monotonic() - since > 3 * HEARTBEAT_SECONDS
 
@@ -218,7 +223,7 @@ class _UnreadableError(LaunchError):
 
 
 def _check_regular(path: Path) -> None:
-    """Raise _UnreadableError for a link, a folder or a pipe, which another program put there: opening a pipe waits."""
+    """Raises _UnreadableError for a link, a folder or a pipe, which another program put there: opening a pipe waits."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise _UnreadableError(
             LaunchError(
@@ -243,7 +248,7 @@ def one_at_a_time(folder: Path) -> Iterator[bool]:
 
 
 def _is_flocked(descriptor: int) -> bool:
-    """Whether this process has the flock now, or there is none: then linking alone is the lock."""
+    """Returns whether this process has the flock now, or there is none: then linking alone is the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -254,7 +259,7 @@ def _is_flocked(descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process that seems to live holds the lock at `path`; of one elsewhere its clock is believed."""
+    """Returns whether a process that seems to live holds the lock at `path`; of one elsewhere its clock is believed."""
     try:
         holder = RunLock(path)._read()
     except LaunchError:
@@ -265,19 +270,20 @@ def is_held(path: Path) -> bool:
 
 
 def identity() -> Holder:
-    """What tells this process from all others, past ones included."""
+    """Returns what tells this process from all others, past ones included."""
     return {**_here(), "pid": os.getpid(), "started": _start_time(os.getpid())}
 
 
 def is_alive_here(one: Holder) -> bool:
-    """Whether the process of that `identity` runs in this system, so that it may be sent a signal."""
+    """Returns whether the process of that `identity` runs in this system, so that it may be sent a signal."""
     pid = one.get("pid")
     return isinstance(pid, int) and pid > 1 and is_here(one) and _start_time(pid) == one.get("started", "")
 
 
 def is_here(holder: Holder) -> bool:
-    """Whether a lock's holder and this process see each other's process numbers. Two containers with one host name do
-    not, nor do two boots of one host."""
+    """Returns whether a lock's holder and this process see each other's process numbers. Two containers with one host
+    name do not, nor do two boots of one host.
+    """
     return all(holder.get(key) == value for key, value in _here().items())
 
 
@@ -296,12 +302,14 @@ def _is_running(holder: Holder) -> bool:
 
 
 def _age(holder: Holder) -> float:
-    """Seconds since the last heartbeat, if the holder's clock is right."""
+    """Returns the seconds since the last heartbeat, if the holder's clock is right."""
     return time.time() - float(holder.get("heartbeat", 0))
 
 
 def _start_time(pid: int) -> str | None:
-    """Clock tick at which a process began (so that a reused pid is not taken for the holder); None when it is gone."""
+    """Returns the clock tick at which a process began (so that a reused pid is not taken for the holder); None when it
+    is gone.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:

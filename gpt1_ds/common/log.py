@@ -98,7 +98,7 @@ class _Lines(logging.Handler):
 
 
 def teardown() -> None:
-    """Undo `setup`."""
+    """Undoes `setup`."""
     _TERMINALS.clear()
     while _HANDLERS:
         handler = _HANDLERS.pop()
@@ -117,7 +117,7 @@ def say(message: str) -> None:
 
 
 def say_from_handler(message: str) -> None:
-    """Say a line from a signal handler. Another thread writes it: the handler may have interrupted a line."""
+    """Says a line from a signal handler. Another thread writes it: the handler may have interrupted a line."""
     threading.Thread(target=say, args=(message,), daemon=True).start()
 
 
@@ -155,7 +155,7 @@ def clear_line() -> None:
 
 
 def terminal() -> IO[str]:
-    """Where rank 0 speaks."""
+    """Returns where rank 0 speaks."""
     return next((handler.stream for handler in _HANDLERS if isinstance(handler, _Lines)), sys.stderr)
 
 
@@ -182,7 +182,7 @@ def show_nothing(done: float | None = None, words: str | None = None, total: flo
 def bar(
     total: float | None = None, done: float = 0, unit: Callable[[float], str] = "{:.0f}".format, watched: bool = True
 ) -> Iterator[Show]:
-    """Draw a bar while the block runs, where somebody watches, and yield what moves it.
+    """Draws a bar while the block runs, where somebody watches, and yields what moves it.
 
     It is drawn again several times a second by a thread, so that its clock also moves while the work does not. What
     the program says meanwhile appears above it. `unit` writes an amount; without a `total` nobody knows the end.
@@ -202,7 +202,7 @@ def bar(
 
 
 def doing(words: str) -> None:
-    """Say in the progress bar that is drawn, if there is one, what is done now."""
+    """Says in the progress bar that is drawn, if there is one, what is done now."""
     if _SHOWN:
         _SHOWN[-1](words)
 

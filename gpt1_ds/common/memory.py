@@ -54,7 +54,9 @@ def shortage(error: BaseException) -> str | None:
 
 
 def kernel_kills() -> int:
-    """Processes that Linux has killed on this machine because memory ran out; 0 where it does not say."""
+    """Returns the number of processes that Linux has killed on this machine because memory ran out; 0 where it does not
+    say.
+    """
     try:
         fields = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError):
@@ -144,7 +146,7 @@ def _nvidia_smi(what: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _torch_memory_mib() -> list[float]:
-    """Asked only where there is a driver: it takes seconds."""
+    """Returns MiB by torch; asked only where there is a driver: it takes seconds."""
     if sign_of_driver() is None:
         return []
     return [float(one) for one in _answer(sys.executable, "-P", "-c", _ASK_TORCH)]

@@ -44,7 +44,7 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
 
 
 def check_address(address: str, key: str, error: type[UserError]) -> None:
-    """Raise `error`, which names the `key`, for an address that no library installed here knows. It asks no server."""
+    """Raises `error`, which names the `key`, for an address that no library installed here knows. It asks no server."""
     shown, protocol = f"{key}={without_secrets(address)}", address.partition("://")[0]
     try:
         import fsspec

@@ -49,7 +49,7 @@ class RunDir:
         self._pending: list[str] = []  # events that a full disk did not take
 
     def create(self, share: str = "private", job: bool = False) -> None:
-        """Make the folder. `private` is for its owner alone, `group` also lets the group read and write; a `job` of
+        """Makes the folder. `private` is for its owner alone, `group` also lets the group read and write; a `job` of
         SLURM writes notes in its slurm/.
         """
         self.check_place()
@@ -58,13 +58,13 @@ class RunDir:
             folder.mkdir(exist_ok=True)
 
     def create_for_jobs(self, share: str) -> None:
-        """Make the folder of jobs that are no run's, of an evaluation for example."""
+        """Makes the folder of jobs that are no run's, of an evaluation for example."""
         self.check_place()
         restrict(self.path, share)
         self.slurm.mkdir(exist_ok=True)
 
     def check_place(self) -> None:
-        """Raise ConfigError or OSError where this run folder cannot be made, or everybody may write there."""
+        """Raises ConfigError or OSError where this run folder cannot be made, or everybody may write there."""
         for folder in (self.path, self.checkpoints, self.logs):
             if os.path.lexists(folder) and not folder.is_dir():
                 raise ConfigError(f"{folder}: is no folder; remove it, or choose another run.name")
@@ -103,7 +103,7 @@ class RunDir:
         return self.checkpoints / f"step-{step:08d}"
 
     def add_event(self, kind: str, **details: Any) -> None:
-        """Append one line to events.jsonl; rank 0 calls this. What a full disk refuses is kept for the next time."""
+        """Appends one line to events.jsonl; rank 0 calls this. What a full disk refuses is kept for the next time."""
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": kind, **details}
         self._pending.append(json.dumps(line, ensure_ascii=False) + "\n")
         with contextlib.suppress(OSError):
@@ -112,8 +112,9 @@ class RunDir:
 
 
 def restrict(folder: Path, share: str) -> None:
-    """Make a folder for its owner alone (`private`), or for the group too (`group`), as is all that this process writes
-    from now on. What lies above a private one is as open as the person makes folders: runs of a group may come there.
+    """Makes a folder for its owner alone (`private`), or for the group too (`group`), as is all that this process
+    writes from now on. What lies above a private one is as open as the person makes folders: runs of a group may come
+    there.
     """
     if share == "private":
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ def share_as(folder: Path) -> None:
 
 
 def check_types(path: Path, where: str, record: Any, kinds: Mapping[str, str], optional: Sequence[str] = ()) -> None:
-    """Raise DataError for a record of `path` that lacks a key of `kinds`, which is not among the `optional` ones, or
+    """Raises DataError for a record of `path` that lacks a key of `kinds`, which is not among the `optional` ones, or
     has a value of another kind: "count", "number" (null is one that is not finite), "finite number", "text", "truth",
     "numbers" by name.
     """

@@ -41,7 +41,7 @@ class Bar:
         self.stop()
 
     def stop(self) -> None:
-        """Leave no trace of it."""
+        """Leaves no trace of it."""
         self._progress.stop()
 
     def show(self, done: float | None = None, words: str | None = None, total: float | None = None) -> None:
@@ -90,7 +90,7 @@ class _Times(ProgressColumn):
 
 
 def rendered(markdown: str) -> str:
-    """Markdown as the terminal of standard output shows it, in lines that are not too long to read."""
+    """Returns markdown as the terminal of standard output shows it, in lines that are not too long to read."""
     from rich.markdown import Markdown  # a bar does not wait for it
 
     console = Console()

@@ -11,7 +11,7 @@ _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2
 
 
 def shown(text: str) -> str:
-    """`text` with what a terminal would obey (escape sequences) written out: `\\x1b[2J`."""
+    """Returns `text` with what a terminal would obey (escape sequences) written out: `\\x1b[2J`."""
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -40,7 +40,7 @@ _COUNT = re.compile(r"^([+-]?\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KMBGT]
 
 
 def parse_count(text: str) -> int:
-    """`10B`, `500M`, `1e9`, `1_000_000` or `42` as an int. Raises ValueError for anything that is not a whole
+    """Returns `10B`, `500M`, `1e9`, `1_000_000` or `42` as an int. Raises ValueError for anything that is not a whole
     number.
     """
     match = _COUNT.match(text.strip())

@@ -61,7 +61,7 @@ class BatchSizes:
         return self.batch(step).before
 
     def position(self, step: int) -> float:
-        """Where a run is after `step` steps, in full batches; without a warm-up these are its steps."""
+        """Returns where a run is after `step` steps, in full batches; without a warm-up these are its steps."""
         return step if len(self.changes) == 1 else self.before(step + 1) / self.full
 
     def steps(self, position: float) -> int:

@@ -100,7 +100,7 @@ class ModelConfig:
         yield from self._combinations()
 
     def _combinations(self) -> Iterator[str]:
-        """Choices that exclude one another."""
+        """Yields choices that exclude one another."""
         two, relative = self.kind == "encoder_decoder", self.positions == "relative"
         if self.decoder_layers is not None and not two:
             yield f"model.decoder_layers={self.decoder_layers} needs model.kind=encoder_decoder; leave it out"

@@ -377,7 +377,7 @@ class Config:
 
 
 def with_vocabulary(config: Config, vocab_size: int) -> Config:
-    """`config` with `model.vocab_size` filled in from the tokenizer, as it is saved."""
+    """Returns `config` with `model.vocab_size` filled in from the tokenizer, as it is saved."""
     if config.model.vocab_size is not None:
         return config
     return replace(config, model=replace(config.model, vocab_size=vocab_size))

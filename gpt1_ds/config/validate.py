@@ -170,7 +170,7 @@ def _not_finite(config: Config) -> Iterator[str]:
 
 
 def _sentence_problems(config: Config, task: TaskConfig) -> Iterator[str]:
-    """Vectors of sentences: what is pooled, and which examples are compared."""
+    """Yields vectors of sentences: what is pooled, and which examples are compared."""
     if task.pooling == "cls" and config.model.mask == "causal":
         yield "task.pooling=cls reads nothing of model.mask=causal: its first token sees no other; use mean or max"
     if task.loss == "ranking" and config.train.micro_batch % task.group:

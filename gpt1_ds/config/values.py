@@ -31,8 +31,8 @@ _NAME = re.compile(r"\$\{([\w.]*)\}")
 
 
 def meant(kind: type, key: tuple[str, ...]) -> str:
-    """What to say of a key that is not there: the one that it may have been, most likely of the same name elsewhere;
-    else where to look.
+    """Returns what to say of a key that is not there: the one that it may have been, most likely of the same name
+    elsewhere; else where to look.
     """
     close = alike(kind, key) if len(key[-1]) <= LONGEST_KEY else []
     if close:
@@ -43,8 +43,8 @@ def meant(kind: type, key: tuple[str, ...]) -> str:
 
 
 def alike(kind: type, key: tuple[str, ...]) -> list[str]:
-    """Keys of the same name in any section, else those of its section that have it as a word, else those that are
-    spelled alike.
+    """Returns keys of the same name in any section, else those of its section that have it as a word, else those that
+    are spelled alike.
     """
     known = keys_of(kind)
     names = {name: name.rpartition(".")[2] for name in known}
@@ -56,7 +56,7 @@ def alike(kind: type, key: tuple[str, ...]) -> list[str]:
 
 
 def with_word(kind: type, key: tuple[str, ...]) -> list[str]:
-    """Keys of the same section that have this name as a word: global_batch and micro_batch of batch."""
+    """Returns keys of the same section that have this name as a word: global_batch and micro_batch of batch."""
     section, word = ".".join(key[:-1]), key[-1]
     split = [full.rpartition(".") for full in keys_of(kind)]
     return [f"{there}.{name}" for there, _, name in split if there == section and word in name.split("_")]
@@ -83,13 +83,15 @@ def section_names(kind: type, prefix: str = "") -> Mapping[str, str]:
 
 
 def _section(hint: Any) -> type | None:
-    """The dataclass that a field of this type holds, if it holds one."""
+    """Returns the dataclass that a field of this type holds, if it holds one."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next((one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)), None)
 
 
 def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(key path, value) for everything a layer sets, with counts, nulls and free-form mappings made into values."""
+    """Yields (key path, value) for everything a layer sets, with counts, nulls and free-form mappings made into
+    values.
+    """
     section = _section(kind)
     if section is not None and isinstance(values, dict):
         hints = _hints(section)
@@ -109,8 +111,8 @@ def inside(value: Any, first: int = 0) -> Mapping[Any, Any]:
 
 
 def plain(kind: Any, value: Any) -> Any:
-    """Dataclasses as mappings and tuples as lists, whole numbers in the place of others as these: what OmegaConf makes
-    of a value of type `kind`.
+    """Returns dataclasses as mappings and tuples as lists, whole numbers in the place of others as these: what
+    OmegaConf makes of a value of type `kind`.
     """
     if dataclasses.is_dataclass(value):
         hints = _hints(typing.cast(type, type(value)))
@@ -130,7 +132,9 @@ def _hints(section: type) -> dict[str, Any]:
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """`value` as its field wants it where OmegaConf alone would not know: counts, nulls, sources, free mappings."""
+    """Returns `value` as its field wants it where OmegaConf alone would not know: counts, nulls, sources, free
+    mappings.
+    """
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if type(None) in options and isinstance(value, str) and value.lower() in NULLS:
         return None
@@ -156,7 +160,7 @@ def _typed(kind: Any, value: Any) -> Any:
 
 
 def count_or_text(text: Any) -> Any:
-    """A count as people write it, as an int; null and what is no count as it stands."""
+    """Returns a count as people write it, as an int; null and what is no count as it stands."""
     if not isinstance(text, str):
         return text
     if text.lower() in NULLS:
@@ -168,7 +172,7 @@ def count_or_text(text: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A free-form mapping's strings as the JSON values they look like."""
+    """Returns a free-form mapping's strings as the JSON values they look like."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -195,8 +199,9 @@ def refuse_resolvers(value: Any) -> None:
 
 
 def interpolation_problems(config: Any) -> Iterator[str]:
-    """One line per interpolation in the nested mappings `config` that could grow without bound: it names a value that
-    has one itself, or no single value, or makes too long a text. `${a.b}${a.b}` over six keys would be a terabyte.
+    """Yields a line for each interpolation in the nested mappings `config` that could grow without bound: it names a
+    value that has one itself, or no single value, or makes too long a text. `${a.b}${a.b}` over six keys would be a
+    terabyte.
     """
     count = 0
     for text in texts_in(config):
@@ -219,7 +224,7 @@ def interpolation_problems(config: Any) -> Iterator[str]:
 
 
 def nesting_problems(kind: type, values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
-    """One line per list or mapping of plain values that holds another one, which OmegaConf lets pass."""
+    """Yields a line for each list or mapping of plain values that holds another one, which OmegaConf lets pass."""
     for name, hint in _hints(kind).items():
         value, section = values.get(name), _section(hint)
         if section is not None and isinstance(value, Mapping):
@@ -231,7 +236,7 @@ def nesting_problems(kind: type, values: Mapping[Any, Any], prefix: str = "") ->
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """All strings of nested mappings and lists that may hold an interpolation."""
+    """Yields all strings of nested mappings and lists that may hold an interpolation."""
     if isinstance(value, str):
         if "${" in value:
             yield value
@@ -241,7 +246,9 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def as_overrides(values: Any, prefix: str = "") -> list[str]:
-    """A mapping of configuration keys, dotted or nested, as key=value overrides. Raises TypeError for another value."""
+    """Returns a mapping of configuration keys, dotted or nested, as key=value overrides. Raises TypeError for another
+    value.
+    """
     if not isinstance(values, dict):
         raise TypeError(f"{values!r:.80} is no mapping of configuration keys, like task.max_length: 64")
     overrides = []

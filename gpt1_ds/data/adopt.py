@@ -32,7 +32,7 @@ def adopt(
     copy: bool = False,
     show: Show = show_nothing,
 ) -> Dataset:
-    """Make the dataset folder `out` of pairs of `.bin` and `.idx` files, each named with an ending or without.
+    """Makes the dataset folder `out` of pairs of `.bin` and `.idx` files, each named with an ending or without.
 
     Every token is read once. The shards of `out` are symbolic links to the pairs, which stay where they are, or with
     `copy` copies. Documents of several sequences keep them as sentences. Raises DataError for files that do not fit one

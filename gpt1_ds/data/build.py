@@ -62,7 +62,7 @@ class Options:
     text_key: str = TEXT_KEY
 
     def described(self) -> dict[str, Any]:
-        """As datasets without sentence borders, and of the usual key, have always said it."""
+        """Returns the options as dataset.json has always had them: without what is as usual."""
         options = asdict(self)
         if self.text_key == TEXT_KEY:
             del options["text_key"]
@@ -85,7 +85,7 @@ def build(
     unit_bytes: int = UNIT_BYTES,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Dataset:
-    """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
+    """Tokenizes `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
 
     `validation` is the fraction of documents that is held out (0: none; of too few documents for that, the tail of the
     last one, as that fraction of all tokens). With `split_sentences` the index holds where each sentence begins; the
@@ -186,7 +186,7 @@ class _Build:
         return Dataset(self.out)
 
     def _useless(self, why: str) -> DataError:
-        """Remove what was made of inputs that give no dataset, and the folder where nothing else is in it."""
+        """Removes what was made of inputs that give no dataset, and the folder where nothing else is in it."""
         self._start_clean()
         shutil.rmtree(self.out / PARTS)
         with contextlib.suppress(OSError):
@@ -194,7 +194,7 @@ class _Build:
         return DataError(f"{', '.join(one.name for one in self.inputs)}: {why}")
 
     def _start_clean(self) -> None:
-        """Remove what an unfinished build left, except the finished parts of this one. Imported files stay.
+        """Removes what an unfinished build left, except the finished parts of this one. Imported files stay.
 
         Raises DataError when files that a build would write are there and no unfinished build left them.
         """
@@ -285,7 +285,7 @@ def _asked(key: str, value: Any) -> str:
 
 @contextlib.contextmanager
 def _only_writer(out: Path) -> Iterator[None]:
-    """Keep a second build out of this folder; the system lets go when the process ends, however it ends."""
+    """Keeps a second build out of this folder; the system lets go when the process ends, however it ends."""
     descriptor = os.open(out, os.O_RDONLY)
     try:
         try:

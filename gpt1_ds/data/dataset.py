@@ -85,7 +85,7 @@ class TokenStream:
         return [(start, here)] if here == count else [(start, here), (0, count - here)]
 
     def check(self, tokens: NDArray[np.integer], start: int) -> None:
-        """Raise DataError naming shard and document when one of the tokens from `start` on (see `ring`) is not in the
+        """Raises DataError naming shard and document when one of the tokens from `start` on (see `ring`) is not in the
         vocabulary: tensor-parallel ranks would train on a zero in its place.
         """
         wrong = np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))

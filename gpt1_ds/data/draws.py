@@ -32,20 +32,22 @@ class Draws:
             return cls(mix(position_R.astype(np.uint64) * _GOLDEN + np.uint64(key)))
 
     def bits(self, number: int) -> UInt64s:
-        """uint64 [R]: 64 random bits for question `number`."""
+        """Returns uint64 [R]: 64 random bits for question `number`."""
         with np.errstate(over="ignore"):
             return mix(self.hash_R + np.uint64(number) * _GOLDEN)
 
     def below(self, number: int, limit_R: Int64s) -> Int64s:
-        """int64 [R], uniform in [0, limit)."""
+        """Returns int64 [R], uniform in [0, limit)."""
         return (self.bits(number) % limit_R.astype(np.uint64)).astype(np.int64)
 
     def chance(self, number: int, probability: float) -> NDArray[np.bool_]:
-        """bool [R], true with this probability."""
+        """Returns bool [R], true with this probability."""
         return (self.bits(number) >> np.uint64(11)) * 2.0**-53 < probability
 
     def heads(self, number: int, coins_R: Int64s) -> Int64s:
-        """int64 [R]: how many of so many fair coins show heads, a binomial number. Each coin is one random bit."""
+        """Returns int64 [R]: how many of so many fair coins show heads, a binomial number. Each coin is one random
+        bit.
+        """
         heads_R, key_R = np.zeros_like(coins_R), self.bits(number)
         for row in np.flatnonzero(coins_R):
             coins = int(coins_R[row])

@@ -102,7 +102,9 @@ def _parts(word: str) -> tuple[str, str | None, str]:
 
 
 def library(word: str) -> Any:
-    """`datasets`, which says nothing by itself. Raises DataError, which begins with `word`, where it is missing."""
+    """Returns `datasets`, which says nothing by itself. Raises DataError, which begins with `word`, where it is
+    missing.
+    """
     try:
         import datasets
     except ModuleNotFoundError:
@@ -120,7 +122,7 @@ def open_stream(datasets: Any, name: str, config: str | None, split: str, revisi
 
 
 def _prepared(datasets: Any, word: str, name: str, config: str | None, split: str, text_key: str) -> Input:
-    """From the cache alone."""
+    """Returns the data set from the cache alone."""
     try:
         files = datasets.load_dataset(name, config, split=split).cache_files
     except ValueError as error:

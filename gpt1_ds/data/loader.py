@@ -66,7 +66,7 @@ class BatchShape:
         return first + np.arange(self.global_batch)
 
     def rows(self) -> list[Int64s]:
-        """Row numbers of each of this rank's micro-batches."""
+        """Returns the row numbers of each of this rank's micro-batches."""
         per_rank = self.global_batch // self.data_size
         first = self.data_rank * per_rank
         return [np.arange(at, at + self.micro_batch) for at in range(first, first + per_rank, self.micro_batch)]
@@ -134,7 +134,7 @@ class TrainingData:
         return version
 
     def documents(self, number: int, rows: Sequence[int], shape: BatchShape) -> list[dict[str, Any]]:
-        """Where the text of these rows of batch `number` comes from: dataset folder and document numbers, by row."""
+        """Returns where the text of these rows of batch `number` comes from: dataset folder and document numbers."""
         sequence = shape.numbers(number)[np.asarray(rows, dtype=np.int64)]
         source, place = blend(sequence, self.weights)
         found = []
@@ -181,7 +181,7 @@ class HeldOut(ABC):
 
     @abstractmethod
     def _batch(self, number: int, shape: BatchShape) -> list[Any]:
-        """This rank's micro-batches of a global batch."""
+        """Returns this rank's micro-batches of a global batch."""
 
 
 class HeldOutData(HeldOut):

@@ -135,7 +135,7 @@ class Pairs:
         return self._tables[version]
 
     def _make_table(self, version: int) -> _ChunkTable:
-        """Find for every sentence the chunk that would begin there; then keep those that follow one another."""
+        """Finds for every sentence the chunk that would begin there, and keeps those that follow one another."""
         columns, begin = [], 0
         for block in self._sentences.blocks(ahead=self._max_tokens):
             draws = self._draws(version, block.number_N)
@@ -208,7 +208,7 @@ class Pairs:
         return np.where(is_random_R, start_R, 0), np.where(is_random_R, stop_R, 0)
 
     def _truncate(self, start_RT: Int64s, stop_RT: Int64s, draws: Draws) -> None:
-        """Leave tokens out, one by one from the longer text (of two equal ones from B), until each pair fits. Of 10
+        """Leaves tokens out, one by one from the longer text (of two equal ones from B), until each pair fits. Of 10
         tokens of A and 6 of B, 7 are too many: A loses 4, then B loses 2 and A 1.
         """
         length_RT = stop_RT - start_RT

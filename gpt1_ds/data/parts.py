@@ -134,7 +134,7 @@ class PartReader:
 
 
 def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool, split_sentences: bool) -> PartSummary:
-    """Tokenize `unit` into the binary files of `folder`."""
+    """Tokenizes `unit` into the binary files of `folder`."""
     with (
         open(folder / TOKENS, "wb") as tokens,
         open(folder / DOCUMENTS, "wb") as documents,
@@ -170,7 +170,7 @@ class _PartWriter:
         self.buffered_tokens = 0
 
     def add(self, text: EncodedText) -> None:
-        """Append a text to the open document."""
+        """Appends a text to the open document."""
         summary = self.summary
         first_token = summary.tokens + summary.open_tokens
         self._sentence_starts += (first_token + start for start in text.sentences)
@@ -188,7 +188,7 @@ class _PartWriter:
             summary.open_tokens = summary.open_bytes = 0
 
     def count_left_out(self) -> None:
-        """Count a row without text."""
+        """Counts a row without text."""
         self.summary.left_out += 1
 
     def flush(self) -> None:
@@ -216,7 +216,7 @@ class EncodedText:
 
 
 def encoded(pieces: Iterable[Piece], unit: Unit, tokenizer: Tokenizer, split_sentences: bool) -> Iterator[EncodedText]:
-    """Encode the pieces of a unit one by one, or whole documents where the tokenizer needs them."""
+    """Encodes the pieces of a unit one by one, or whole documents where the tokenizer needs them."""
     if split_sentences:
         pieces = sentences(pieces)
     if tokenizer.whole_documents:

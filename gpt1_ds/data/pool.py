@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def run(task: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Generator[tuple[Item, Result]]:
-    """Yield (item, task(item)) as results come in. One worker means this process.
+    """Yields (item, task(item)) as results come in. One worker means this process.
 
     `task` and items are pickled, so `task` may be an object that loads what is heavy on its first call. Errors of the
     task are raised here. Raises DataError when a worker is killed.

@@ -18,8 +18,8 @@ _CHANGED = "changed while it was being read; run again"
 
 
 def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
-    """(address, path within the folder, bytes, `SourceFile.changed`) of each file below a folder by its path, or of
-    one file, whose path is its name; None where there is nothing. Raises DataError where fsspec cannot go there.
+    """Returns (address, path within the folder, bytes, `SourceFile.changed`) of each file below a folder by its path,
+    or of one file, whose path is its name; None where there is nothing. Raises DataError where fsspec cannot go there.
     """
     with reached(address):
         system, place = file_system(address)
@@ -55,7 +55,7 @@ def _without_query(address: str) -> str:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """The file as a stream that can seek. Raises DataError when it is not the one that was found."""
+    """Yields the file as a stream that can seek. Raises DataError when it is not the one that was found."""
     if not file.is_remote:
         with open(file.path, "rb") as stream:
             status = os.fstat(stream.fileno())
@@ -77,13 +77,13 @@ def _check(file: SourceFile, size: int, changed: int) -> None:
 
 
 def _changed(info: dict[str, Any]) -> int:
-    """A number made of what this file system says of a version; 0 where it says nothing."""
+    """Returns a number made of what this file system says of a version; 0 where it says nothing."""
     said = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
     return int(hashlib.sha256(said.encode()).hexdigest()[:15], 16) if said else 0
 
 
 def limit_hub_clients() -> None:
-    """Give each answer of the Hugging Face hub a limit, for libraries that ask it many times: its client has none."""
+    """Gives each answer of the Hugging Face hub a limit, for libraries that ask it many times: its client has none."""
     from huggingface_hub.utils import get_session
 
     get_session().timeout = deadline.SILENCE_SECONDS

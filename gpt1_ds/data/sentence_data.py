@@ -122,7 +122,9 @@ class SentenceTraining:
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
 
     def documents(self, number: int, rows: Sequence[int], shape: BatchShape) -> list[dict[str, Any]]:
-        """Where the text of these rows of batch `number` comes from: dataset folder and document numbers, by row."""
+        """Returns where the text of these rows of batch `number` comes from: dataset folder and document numbers, by
+        row.
+        """
         batch = self._global(shape.numbers(number))
         found = []
         for row in rows:

@@ -31,8 +31,8 @@ class Block:
 
 
 def follow(next_N: Int64s, begin: int, inside: int) -> tuple[Int64s, int]:
-    """Go from place `begin` to next_N[begin] and so on, as long as the place is below `inside`. Returns the places and
-    the first one that is not below: with next_N = [2, 5, 3, 4, 6], 0 and 5 these are [0, 2, 3, 4] and 6.
+    """Goes from place `begin` to next_N[begin] and so on, as long as the place is below `inside`. Returns the places
+    and the first one that is not below: with next_N = [2, 5, 3, 4, 6], 0 and 5 these are [0, 2, 3, 4] and 6.
     """
     following, visited, place = next_N[:inside].tolist(), [], begin
     while place < inside:
@@ -148,6 +148,6 @@ def count_sentences(stream: TokenStream) -> dict[str, int]:
 
 
 def add_counts(folder: Path, splits: dict[str, Any], dtype: str, vocab_size: int) -> None:
-    """Note what `count_sentences` says of each split in its entry for dataset.json, whose shards are in `folder`."""
+    """Notes what `count_sentences` says of each split in its entry for dataset.json, whose shards are in `folder`."""
     for name, entry in splits.items():
         entry[SENTENCE_COUNTS] = count_sentences(TokenStream(folder, name, entry, dtype, vocab_size))

@@ -69,7 +69,7 @@ class ShardWriter:
         self._borders = open(self.borders_path, "w+b")  # noqa: SIM115
 
     def write(self, tokens: Tokens, ends: Int64s, document_ends: Int64s) -> None:
-        """Append tokens. `ends` are the places in `tokens`, ascending, after which a sequence ends; `document_ends`
+        """Appends tokens. `ends` are the places in `tokens`, ascending, after which a sequence ends; `document_ends`
         those of them after which a document does.
         """
         self._add_borders(self.sequences + 1 + np.searchsorted(ends, document_ends))
@@ -89,7 +89,7 @@ class ShardWriter:
             self._open_tokens += len(data)
 
     def close(self) -> ShardSummary:
-        """Write the index and flush both files to the disk. Tokens after the last end become a last sequence."""
+        """Writes the index and flushes both files to the disk. Tokens after the last end become a last sequence."""
         if self._open_tokens:
             self._add_lengths(np.array([self._open_tokens]))
         if self._open_document:

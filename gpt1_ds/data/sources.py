@@ -40,7 +40,7 @@ class Data:
 
 
 def open_data(config: Config) -> Data:
-    """Open the sources of `data.path`. Raises DataError or ConfigError when they do not fit together or the model."""
+    """Opens the sources of `data.path`. Raises DataError or ConfigError when they do not fit together or the model."""
     datasets = [Dataset(staged(source.path)) for source in config.data.path]
     first = datasets[0]
     tokenizer = first.load_tokenizer()
@@ -219,7 +219,7 @@ def with_embedded_corpus(config: Config, make: bool = True) -> Config:
 
 
 def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER, vocab_size: int = EMBEDDED_VOCAB_SIZE) -> None:
-    """Tokenize the documentation inside CPython and build it as the dataset `folder`, once."""
+    """Tokenizes the documentation inside CPython and builds it as the dataset `folder`, once."""
     if (folder / DESCRIPTION).exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class Spans:
         return cls(start_RT, stop_RT, np.full(rows, -1))
 
     def put(self, rows: Int64s | NDArray[np.bool_], other: Spans) -> None:
-        """Make `other` these rows, by number or marked."""
+        """Makes `other` these rows, by number or marked."""
         self.start_RT[rows], self.stop_RT[rows] = other.start_RT, other.stop_RT
         self.follows_R[rows] = other.follows_R
 
@@ -93,7 +93,7 @@ class GlobalBatch:
         return TextRows(tokens_BS, length_B, second_B, follows_B, real_B, self.number_G[row_B], special_BS, lengths_G)
 
     def _fill(self, tokens_S: Int64s, special_S: NDArray[np.bool_], texts: list[Int64s]) -> int:
-        """Write the texts of a row; the position of the second."""
+        """Writes the texts of a row, and returns the position of the second."""
         tokens_S[0], at = self.special.cls, 1
         second = 0
         for text in texts:

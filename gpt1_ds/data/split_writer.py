@@ -35,7 +35,7 @@ class PartJoiner:
     bytes_per_token: NDArray[np.int32]
 
     def join(self) -> int:
-        """Copy all parts, and return the number of tokens that were added: an `<eod>` where a document is cut."""
+        """Copies all parts, and returns the number of tokens that were added: an `<eod>` where a document is cut."""
         if self.rule.is_less_than_one_document:
             ends = self._document_ends()
             last_begin = int(ends[-2]) if len(ends) > 1 else 0
@@ -47,7 +47,7 @@ class PartJoiner:
         return 0
 
     def _copy_documents(self) -> None:
-        """Copy every document as a whole into its split."""
+        """Copies every document as a whole into its split."""
         document = 0
         for number, summary in enumerate(self.summaries):
             with self._reader(number) as part:
@@ -60,8 +60,8 @@ class PartJoiner:
                     writer.bytes += summary.open_bytes
 
     def _copy_block(self, part: PartReader, first: int, block: Int64s) -> None:
-        """Copy documents first, first + 1, ... whose tokens and bytes are `block` [documents, 2], in runs of documents
-        of the same split.
+        """Copies documents first, first + 1, ... whose tokens and bytes are `block` [documents, 2], in runs of
+        documents of the same split.
         """
         held_out = self.rule.held_out(first, len(block))
         changes = (np.flatnonzero(np.diff(held_out)) + 1).tolist()
@@ -72,14 +72,14 @@ class PartJoiner:
             writer.bytes += int(block[begin:end, 1].sum())
 
     def _copy_tokens(self, part: PartReader, writer: SplitWriter, document_ends: Int64s, tokens: int) -> None:
-        """Copy the next `tokens` tokens of a part, in which documents end after `document_ends`."""
+        """Copies the next `tokens` tokens of a part, in which documents end after `document_ends`."""
         for start in range(0, tokens, COPY_TOKENS):
             block, sentence_ends = part.read(min(COPY_TOKENS, tokens - start))
             low, high = np.searchsorted(document_ends, [start, start + len(block)], side="right")
             writer.write(block, document_ends[low:high] - start, sentence_ends)
 
     def _hold_out_tail(self, document_ends: Int64s, tail: int) -> None:
-        """Hold out the last `tail` tokens and the `<eod>` after them; another `<eod>` ends the cut document in train.
+        """Holds out the last `tail` tokens and the `<eod>` after them; another `<eod>` ends the cut document in train.
 
         tokens of the parts  a a a 1 b b b b b 1     tail 2
         train                a a a 1 b b b 1
@@ -132,7 +132,7 @@ class SplitWriter:
         self._shard_documents = 0  # documents that end in the open shard
 
     def write(self, tokens: Tokens, document_ends: Int64s, sentence_ends: Int64s) -> None:
-        """Append tokens. `document_ends` are the places in them, ascending, after which a document ends;
+        """Appends tokens. `document_ends` are the places in them, ascending, after which a document ends;
         `sentence_ends` are those after which a sentence does (none: a document is one sequence).
         """
         sequence_ends = np.union1d(document_ends, sentence_ends)

@@ -56,7 +56,7 @@ def borders(text: str) -> list[int]:
 
 
 def _ends_sentence(text: str, begin: int, match: re.Match[str]) -> bool:
-    """Whether the sentence from `begin` on ends at a stop that is followed by a blank."""
+    """Returns whether the sentence from `begin` on ends at a stop that is followed by a blank."""
     following = _NEXT.match(text, match.end())
     word = following[1] if following else ""
     if not word or word[0].islower():
@@ -78,8 +78,8 @@ def _is_roman(word: str) -> bool:
 
 
 def sentences(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The same text, one piece a sentence. What has no border in PIECE_LETTERS is cut, as text is at the end of a
-    unit.
+    """Yields the same text, one piece a sentence. What has no border in PIECE_LETTERS is cut, as text is at the end of
+    a unit.
     """
     rest, previous = "", ""
     for piece in pieces:

@@ -20,7 +20,9 @@ _READERS = ".readers"  # a folder of a copy with an empty file for each run that
 
 
 def staged(source: str) -> Path:
-    """This node's copy of the dataset at `source` where there is a whole one that we made, else `source` itself."""
+    """Returns this node's copy of the dataset at `source` where there is a whole one that we made, else `source`
+    itself.
+    """
     place = os.environ.get(VARIABLE)
     copy = _copy_of(source, Path(place)) if place else None
     if copy is None or not (copy / _COMPLETE).exists() or not _is_ours(copy):
@@ -30,9 +32,9 @@ def staged(source: str) -> Path:
 
 
 def stage(sources: Sequence[str], place: Path, run: str = "") -> None:
-    """Copy datasets to `place`; what is there and of the same size is kept. `run` is the run folder of who reads them;
-    without it nobody removes the copies. Raises OSError, for a full disk say, or a folder that is another person's or
-    that others may write to.
+    """Copies datasets to `place`; what is there and of the same size is kept. `run` is the run folder of who reads
+    them; without it nobody removes the copies. Raises OSError, for a full disk say, or a folder that is another
+    person's or that others may write to.
     """
     for source in sources:
         copy = _copy_of(source, place)
@@ -55,7 +57,7 @@ def _is_staged(copy: Path, source: Path, run: str) -> bool:
 
 
 def release(sources: Sequence[str], place: Path, run: str, keep: bool = False) -> None:
-    """Note that `run` reads the copies in `place` no more, and remove those that no other run reads, unless `keep`.
+    """Notes that `run` reads the copies in `place` no more, and removes those that no other run reads, unless `keep`.
     Raises OSError.
     """
     for copy in (_copy_of(source, place) for source in sources):
@@ -93,7 +95,9 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _copy_of(source: str, place: Path) -> Path:
-    """Named by the dataset's description, so that another dataset at the same path is another copy."""
+    """Returns the folder of a copy, which is named by the dataset's description, so that another dataset at the same
+    path is another copy.
+    """
     described = (Path(source) / DESCRIPTION).read_bytes() if (Path(source) / DESCRIPTION).exists() else b""
     name = hashlib.sha256(str(Path(source).resolve()).encode() + described).hexdigest()[:16]
     return place / f"{Path(source).name}-{name}"

@@ -72,7 +72,9 @@ _AGAIN = "make the file again"
 
 
 def starts(file: SourceFile) -> list[int]:
-    """Byte offsets at which the parts of a table begin, ascending; only the first where they are in another order."""
+    """Returns the byte offsets at which the parts of a table begin, ascending; only the first where they are in another
+    order.
+    """
     with _table(file) as table:
         if file.format == PARQUET:
             found = _group_offsets(table)
@@ -101,7 +103,7 @@ def read_table(segment: Segment) -> Iterator[str | None]:
 
 
 def _affordable(file: SourceFile, column: Any) -> Iterator[Any]:
-    """Slices of at most TEXT_BYTES or one row. Raises DataError for rows that expand to more than MOST_BYTES."""
+    """Yields slices of at most TEXT_BYTES or one row. Raises DataError for rows that expand to more than MOST_BYTES."""
     from pyarrow import compute, string, types
 
     if types.is_string_view(column.type):
@@ -155,7 +157,7 @@ def _batches(table: Any) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def _table(file: SourceFile) -> Iterator[Any]:
-    """A ParquetFile, or (source, reader) of a stream, that has the column."""
+    """Yields a ParquetFile, or (source, reader) of a stream, that has the column."""
     try:
         import pyarrow
         import pyarrow.ipc

@@ -20,7 +20,7 @@ _AGAIN = "build the dataset again in another folder"
 
 
 def verify_dataset(folder: Path | str, show: Show = show_nothing) -> Dataset:
-    """Re-read every token of a dataset, and return the dataset.
+    """Reads every token of a dataset again, and returns the dataset.
 
     Checks sizes, sha256, counts, that every id is in the vocabulary, that each document ends with `<eod>`, and the
     tokenizer. Raises DataError naming the file and, for a bad token, its byte offset.
@@ -47,7 +47,7 @@ def verify_dataset(folder: Path | str, show: Show = show_nothing) -> Dataset:
 
 
 def verify_share(streams: Sequence[TokenStream], share: tuple[int, int], progress: Callable[[], None]) -> None:
-    """Compare the sha256 of every n-th shard, from the k-th, with dataset.json; `share` = (k, n).
+    """Compares the sha256 of every n-th shard, from the k-th, with dataset.json; `share` = (k, n).
 
     What a run does before it trains, its ranks sharing the reading; `progress` is called after each file. Raises
     DataError naming the file.

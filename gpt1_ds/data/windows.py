@@ -22,7 +22,7 @@ _SHARES = 1 << 20  # weights are rounded to this fraction, so that n * share sta
 
 
 def key_of(*parts: object) -> int:
-    """64 bits that name a permutation."""
+    """Returns 64 bits that name a permutation."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
@@ -52,7 +52,7 @@ def _feistel(values: NDArray[np.uint64], half: np.uint64, key: int) -> NDArray[n
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser (Steele, Lea, Flood 2014), wrapping around."""
+    """Returns splitmix64's finaliser (Steele, Lea, Flood 2014), wrapping around."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -92,7 +92,7 @@ class WindowOrder:
     moving: bool = False
 
     def at(self, number: Int64s) -> Int64s:
-        """Window of the source's sequence `number`; each pass over `used` windows has its own order."""
+        """Returns the window of the source's sequence `number`; each pass over `used` windows has its own order."""
         epoch, place = np.divmod(number, self.used)
         window = np.empty_like(number)
         for one in np.unique(epoch):
@@ -103,7 +103,7 @@ class WindowOrder:
         return window
 
     def starts(self, number: Int64s, context: int, tokens: int) -> Int64s:
-        """First token of the source's sequences `number`, within its `tokens`."""
+        """Returns the first token of the source's sequences `number`, within its `tokens`."""
         first = self.at(number) * context
         if self.moving:
             epochs, here = np.unique(number // self.used, return_inverse=True)
@@ -113,7 +113,7 @@ class WindowOrder:
 
 
 def fingerprint(tokens_BT: NDArray[np.integer], rows: Int64s) -> int:
-    """Signed 64-bit sum over rows of a hash of (global row, its tokens); sums over ranks are the batch's
+    """Returns the signed 64-bit sum over rows of a hash of (global row, its tokens); sums over ranks are the batch's
     fingerprint.
     """
     places = mix(np.arange(1, tokens_BT.shape[1] + 1, dtype=np.uint64)) | np.uint64(1)

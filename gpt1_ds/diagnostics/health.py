@@ -24,7 +24,7 @@ SECONDS = 45  # for all ranks to meet
 
 
 def examine(folder: Path) -> int:
-    """Write `health-<rank>.json` into `folder`, at first without `reached`, which a rank that hangs never adds."""
+    """Writes `health-<rank>.json` into `folder`, at first without `reached`, which a rank that hangs never adds."""
     rank = int(os.environ.get("RANK", "0"))
     report: dict[str, Any] = {"host": os.environ.get("SLURMD_NODENAME", socket.gethostname()), "rank": rank}
     report["problems"] = [*_storage(folder), *_device()]

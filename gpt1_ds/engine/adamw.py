@@ -129,7 +129,7 @@ class Adam2018(AdamW):
         self._counts: dict[Tensor, tuple[Tensor, int]] = {}  # of a parameter: its `step`, and that on the host
 
     def recount(self) -> None:
-        """Forget the counts on the host: an update was left out on the device."""
+        """Forgets the counts on the host: an update was left out on the device."""
         self._counts.clear()
 
     def _updates(self, parameter: Tensor) -> int:

@@ -108,8 +108,8 @@ def same_start(key: str) -> str:
 
 
 def compare(store: Store, rank: int, world: int, facts: Mapping[str, str]) -> None:
-    """Compare `facts` with those of all other ranks, which call this with the same `store`. They send hashes; the facts
-    themselves only where the hashes differ.
+    """Compares `facts` with those of all other ranks, which call this with the same `store`. They send hashes; the
+    facts themselves only where the hashes differ.
 
     Raises ConfigError on all ranks alike, with the line of `first_difference`, and WorldError on rank 0 where a rank
     does not come.

@@ -145,7 +145,7 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
-        """Forward, backward and update on this rank's micro-batches of one global batch."""
+        """Returns forward, backward and update on this rank's micro-batches of one global batch."""
 
     @abstractmethod
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:

@@ -62,7 +62,7 @@ def release_engines() -> None:
 
 
 def draw_weights(engine: Engine, seed: int) -> None:
-    """Give every parameter its initial value."""
+    """Gives every parameter its initial value."""
     for fragment in master_weights.fragments(engine):
         value = initial_value(fragment.info, seed).reshape(-1)
         fragment.master.copy_(value[fragment.offset : fragment.offset + len(fragment.master)])
@@ -75,5 +75,5 @@ def training_batches(objective: TextObjective, rows: Sequence[Any], seed: int, s
 
 
 def evaluation_batches(objective: TextObjective, rows: Sequence[Any]) -> list[MicroBatch]:
-    """Like `training_batches` for evaluation: rows numbered -1 weigh nothing."""
+    """Returns batches as `training_batches` does, for evaluation: rows numbered -1 weigh nothing."""
     return training_batches(objective, rows, 0, 0)

@@ -25,5 +25,5 @@ def peak_memory_gib(engine: Engine) -> float:
 
 
 def peak_tflops(device: torch.device, precision: str) -> float | None:
-    """Peak of a GPU at `train.precision`; None where it is not known."""
+    """Returns the peak of a GPU at `train.precision`; None where it is not known."""
     return throughput.peak_tflops_of(torch.cuda.get_device_name(), precision) if device.type == "cuda" else None

@@ -62,7 +62,7 @@ def decides_on_device(device: torch.device) -> bool:
 
 
 def clip_in_update(optimizer: AdamW, norm: Tensor, clip: float, summed: int = 1) -> Tensor:
-    """Let the fused update itself divide gradients, which are sums over `summed` ranks, by what makes them means of a
+    """Lets the fused update itself divide gradients, which are sums over `summed` ranks, by what makes them means of a
     norm of at most `clip` (0: any), and do nothing where the norm is not finite: the host need not know it. Gives the
     norm, infinite for such a step.
     """

@@ -149,7 +149,7 @@ class GraphedPasses:
         return sum(kind.replay is not None for kind in self._kinds.values())
 
     def release(self) -> None:
-        """Drop all graphs; the next micro-batches make them again."""
+        """Drops all graphs; the next micro-batches make them again."""
         self._kinds.clear()
 
     def run(self, tensors: Tensors, number: int, last: bool) -> Tensors:

@@ -117,7 +117,7 @@ def saved_fragments(engine: Engine) -> list[Fragment]:
 
 
 def kept(fragments: Sequence[Fragment]) -> Callable[[], list[Fragment]]:
-    """Begin to copy fragments to the host; what comes back waits for the copies, in any thread, and gives them."""
+    """Begins to copy fragments to the host; what comes back waits for the copies, in any thread, and gives them."""
     arrival = keep_on_host([values for fragment in fragments for values in fragment.saved.values()])
 
     def copies() -> list[Fragment]:
@@ -141,7 +141,7 @@ def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:
 
 
 def make_moments(engine: Engine, updates: int) -> None:
-    """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
+    """Gives the optimizer zero moments and its count of updates, to be filled through `fragments`."""
     for flat in {id(piece.flat): piece.flat for piece in _pieces(engine)}.values():
         engine.optimizer.state[flat] = engine.optimizer.fresh_state(flat, updates)
 
@@ -198,24 +198,24 @@ def counted_parts(engine: Engine) -> dict[Tensor, list[tuple[ParameterInfo, int,
 
 
 def forget_moments(engine: Engine) -> None:
-    """Let the optimizer start afresh."""
+    """Lets the optimizer start afresh."""
     engine.optimizer.state.clear()
 
 
 def updates(engine: Engine) -> int:
-    """Optimizer updates applied so far (steps less the skipped ones)."""
+    """Returns the number of optimizer updates applied so far (steps less the skipped ones)."""
     steps = [state["step"] for state in engine.optimizer.state.values() if "step" in state]
     return int(torch.stack(steps).max()) if steps else 0
 
 
 def loss_scaler(engine: Engine) -> dict[str, float]:
-    """State of the dynamic loss scaler; empty unless training in fp16."""
+    """Returns the state of the dynamic loss scaler; empty unless training in fp16."""
     scaler = getattr(engine.deepspeed.optimizer, "loss_scaler", None)
     return {key: getattr(scaler, key) for key in SCALER if engine.deepspeed.fp16_enabled()}
 
 
 def set_loss_scaler(engine: Engine, state: dict[str, float]) -> None:
-    """Continue with the state of a dynamic loss scaler; training in another precision than fp16 has no use for it."""
+    """Continues with the state of a dynamic loss scaler; training in another precision than fp16 has no use for it."""
     for key in SCALER:
         if key in state and engine.deepspeed.fp16_enabled():
             setattr(engine.deepspeed.optimizer.loss_scaler, key, state[key])
@@ -223,7 +223,7 @@ def set_loss_scaler(engine: Engine, state: dict[str, float]) -> None:
 
 @torch.no_grad()
 def publish(engine: Engine) -> None:
-    """Copy the masters into the weights that the model computes with. Every rank calls this."""
+    """Copies the masters into the weights that the model computes with. Every rank calls this."""
     optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
     if stage in (1, 2):
         type(optimizer).update_lp_params(optimizer)  # DeepSpeed's own: the patched one of a step does less
@@ -264,7 +264,7 @@ def _pieces(engine: Engine) -> Iterator[_Piece]:
 
 
 def _groups_of_stages_1_and_2(optimizer: Any) -> Iterator[tuple[list[Any], Tensor]]:
-    """Parameters, to which DeepSpeed has attached where they lie, and this rank's partition of them."""
+    """Yields parameters, to which DeepSpeed has attached where they lie, and this rank's partition of them."""
     bf16 = hasattr(optimizer, "bf16_groups")
     groups = optimizer.bf16_groups if bf16 else optimizer.bit16_groups
     flats = optimizer.fp32_groups_flat_partition if bf16 else optimizer.single_partition_of_fp32_groups

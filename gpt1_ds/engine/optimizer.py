@@ -45,9 +45,9 @@ def layer_groups(groups: Iterable[dict[str, Any]], decay: float, blocks: int) ->
 
 
 def freeze(module: nn.Module, layers: int) -> None:
-    """Keep the embeddings and the first `layers` blocks as they are: their gradients become 0, so that they are no part
-    of the norm, and `frozen_groups` gives them no rate and no decay. The backward pass still goes through them, because
-    the first stage of a pipeline has to send and receive what the schedule expects of it.
+    """Keeps the embeddings and the first `layers` blocks as they are: their gradients become 0, so that they are no
+    part of the norm, and `frozen_groups` gives them no rate and no decay. The backward pass still goes through them,
+    because the first stage of a pipeline has to send and receive what the schedule expects of it.
     """
     for parameter in module.parameters():
         if _is_frozen(parameter, layers):

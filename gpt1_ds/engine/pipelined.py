@@ -63,7 +63,7 @@ class BalancedPipeline(PipelineModule):
                 yield here[name], groups[found]
 
     def _group_over(self, stages: Sequence[int]) -> Any:
-        """This rank's, if it is in one: all ranks make all groups."""
+        """Returns this rank's, if it is in one: all ranks make all groups."""
         sizes, mine = [range(self._topo.get_dim(axis)) for axis in ("data", "model")], None
         for data, model in product(*sizes):
             ranks = [self._topo.get_rank(pipe=stage, data=data, model=model) for stage in stages]
@@ -72,7 +72,7 @@ class BalancedPipeline(PipelineModule):
         return mine
 
     def forward(self, inputs: tuple[Tensor, ...]) -> States | tuple[Tensor, ...]:
-        """From what DeepSpeed received, or the first stage was given, to what it sends, or the loss reads."""
+        """Returns what the stage sends, or the loss reads, of what DeepSpeed received or the first stage was given."""
         states: States = super().forward(States.unpacked(inputs, self.relative and self.stage_id > 0))
         return states if self.stage_id == self.num_stages - 1 else states.packed()
 

@@ -80,7 +80,7 @@ class DenseEngine(Engine):
         return float(self._sum(losses)) / self.groups.layout.data
 
     def _pass(self, tensors: Tensors, number: int, last: bool) -> Tensors:
-        """Forward and backward of a micro-batch: its loss, and a task's scores."""
+        """Returns forward and backward of a micro-batch: its loss, and a task's scores."""
         self.progress(f"forward of micro-batch {number}")
         known = len(self.loss.scores)
         try:
@@ -108,7 +108,7 @@ class DenseEngine(Engine):
         return self._sum(self.micro_losses), self.groups.layout.data
 
     def _sum(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """Over the data-parallel ranks, of the mean of their micro-batches."""
+        """Returns the sum over the data-parallel ranks of the mean of their micro-batches."""
         mean = torch.stack(losses).float().sum() / len(losses)
         if self.groups.layout.data > 1:
             dist.all_reduce(mean, group=self.groups.data_group)

@@ -113,7 +113,7 @@ class ProcessGroups:
         return box[0]
 
     def agree(self, action: Callable[[], T]) -> T:
-        """This rank's result of `action`. What a person can fix on any rank is raised alike on all of them."""
+        """Returns this rank's result of `action`. What a person can fix on any rank is raised alike on all of them."""
         problem, result = None, None
         try:
             result = action()
@@ -127,7 +127,7 @@ class ProcessGroups:
         return result  # type: ignore[return-value]
 
     def compare(self, read: Mapping[str, object]) -> None:
-        """Raise ConfigError alike on all ranks where what they `read` (where from -> its hash) is not the same."""
+        """Raises ConfigError alike on all ranks where what they `read` (where from -> its hash) is not the same."""
         ranks = self.gather((this_node(), {key: str(value) for key, value in read.items()}))
         way_out = "every host needs the same files there"
         line = agreement.first_difference([one for _, one in ranks], [host for host, _ in ranks], lambda _: way_out)
@@ -182,11 +182,11 @@ class ProcessGroups:
 def connect(
     timeout_seconds: float, device: torch.device | None = None, facts: Callable[[], Mapping[str, str]] | None = None
 ) -> torch.device:
-    """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT), over NCCL on a GPU and gloo
-    on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto` finds. In
-    a notebook a run on a CPU uses the process group that a loaded model has made; a run on a GPU ends that group first.
-    Raises LaunchError for any other group, and ConfigError on all ranks where their `facts` (engine/agreement.py)
-    differ.
+    """Joins the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT), over NCCL on a GPU and
+    gloo on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto`
+    finds. In a notebook a run on a CPU uses the process group that a loaded model has made; a run on a GPU ends that
+    group first. Raises LaunchError for any other group, and ConfigError on all ranks where their `facts`
+    (engine/agreement.py) differ.
     """
     device = device or choose(Config())
     timeout = timedelta(seconds=timeout_seconds)
@@ -252,7 +252,7 @@ def connect_alone() -> ProcessGroup:
 
 @lru_cache(maxsize=1)
 def _group_of_one(world: ProcessGroup) -> ProcessGroup:
-    """Once for each `world`: a group has a thread, which stays."""
+    """Returns a group of this rank alone, made once for each `world`: a group has a thread, which stays."""
     group = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(group, ProcessGroup), "this process is a member"
     return group

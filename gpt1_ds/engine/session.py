@@ -78,8 +78,8 @@ def distributed_session(config: Config, **arguments: object) -> Iterator[Process
 
 
 def with_common_micro_batch(config: Config, groups: ProcessGroups) -> Config:
-    """`config` with the smallest micro-batch of all ranks: train.micro_batch=auto asks each for its host's memory, and
-    ranks of unlike hosts would not meet in their collectives.
+    """Returns `config` with the smallest micro-batch of all ranks: train.micro_batch=auto asks each for its host's
+    memory, and ranks of unlike hosts would not meet in their collectives.
     """
     smallest = min(groups.gather(config.train.micro_batch))
     return replace(config, train=replace(config.train, micro_batch=smallest))

@@ -23,7 +23,7 @@ PATIENCE = 5.0  # seconds that a file server may take to show a new file to all
 
 
 def require(groups: ProcessGroups, folder: Path) -> None:
-    """Raise ConfigError alike on all ranks where one does not see what rank 0 writes in `folder`."""
+    """Raises ConfigError alike on all ranks where one does not see what rank 0 writes in `folder`."""
     if len(set(groups.gather(host()))) == 1:
         return
     mark = groups.on_rank_0(lambda: _make_mark(folder))

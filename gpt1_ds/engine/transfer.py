@@ -45,7 +45,7 @@ class Sender:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def send(self, tensors: Sequence[Tensor]) -> Arrival:
-        """Begin to copy; any thread may call this, the thread that computes calls what it returns."""
+        """Begins to copy; any thread may call this, the thread that computes calls what it returns."""
         if self._stream is None:
             return lambda: list(tensors)
         with self.lock, torch.cuda.stream(self._stream):  # else another thread pins memory for the first device
@@ -63,7 +63,7 @@ class Sender:
 
 
 def keep_on_host(tensors: Sequence[Tensor]) -> Arrival:
-    """Begin to copy tensors of one device into buffers of the host, as they are now: what is computed from here on may
+    """Begins to copy tensors of one device into buffers of the host, as they are now: what is computed from here on may
     write over them. Any thread may wait.
 
     The copies are in the computing stream itself. In another one the next update would have to wait for them.

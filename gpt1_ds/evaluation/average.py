@@ -31,8 +31,8 @@ KEPT = ("step", "tokens", "updates", "seed", "head", "task", "hashes")  # of the
 
 
 def average_checkpoints(run: Path, last: int, out: Path) -> list[Path]:
-    """Write the mean of the `last` checkpoints of a run folder as the checkpoint `out`, which has no moments; the
-    checkpoints. Raises CheckpointError.
+    """Writes the mean of the `last` checkpoints of a run folder as the checkpoint `out`, which has no moments, and
+    returns the checkpoints. Raises CheckpointError.
     """
     found = steps_in(RunDir(run).checkpoints)
     if last < 2:
@@ -69,7 +69,7 @@ def _objective(config: Config, head: HeadSpec | None) -> Objective:
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape -> fp32 of this shape; added up in fp64."""
+    """Returns tensors of one shape -> fp32 of this shape; added up in fp64."""
     total = torch.zeros_like(values[0], dtype=torch.float64)
     for value in values:
         total += value

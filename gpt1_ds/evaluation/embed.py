@@ -119,8 +119,8 @@ class Embedder:
 def shared_vectors(
     embedder: Embedder, texts: Iterable[str], groups: ProcessGroups, watched: bool = True
 ) -> dict[str, Float32s]:
-    """Text -> its vector [D], the same on every rank; each takes its part of the different texts. A bar shows it where
-    it is `watched`.
+    """Returns text -> its vector [D], the same on every rank; each takes its part of the different texts. A bar shows
+    it where it is `watched`.
     """
     order = sorted(set(texts), key=lambda text: (len(text), text))
     groups.compare({"texts": digest(text.encode() for text in order)})
@@ -210,7 +210,7 @@ def evaluate_sts(
 
 
 def sts_metrics(embedder: Embedder, examples: Examples, groups: ProcessGroups) -> dict[str, float | None]:
-    """Spearman's and Pearson's correlation of the cosine with the score, the same on every rank."""
+    """Returns Spearman's and Pearson's correlation of the cosine with the score, the same on every rank."""
     vectors = shared_vectors(embedder, (text for example in examples for text in example.texts), groups)
     pairs = ([vectors[text] for text in one.texts] for one in examples)
     first, second = (normalised(np.stack(side)) for side in zip(*pairs, strict=True))

@@ -188,7 +188,7 @@ def _score(
 
 
 def _control(data: TaskData, out: Path | None) -> None:
-    """Print the scores of the controls and merge them into `out`; a machine that lacks what they need goes without."""
+    """Prints the scores of the controls and merges them into `out`; a machine without what they need goes without."""
     try:
         with log.bar() as show:
             show(words="controls")

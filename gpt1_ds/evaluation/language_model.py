@@ -92,8 +92,9 @@ class LanguageModel(Loaded):
     @overload
     def score(self, text: Texts) -> list[float]: ...
     def score(self, text: str | Texts) -> float | list[float]:
-        """Log-likelihood of the whole text, nats: of each token given those before it, and of a masked model given all
-        others (pseudo-log-likelihood). A document begins with the text. Of a list, a list, from batches.
+        """Returns the log-likelihood of the whole text, nats: of each token given those before it, and of a masked
+        model given all others (pseudo-log-likelihood). A document begins with the text. Of a list, a list, from
+        batches.
 
         Raises ArgumentError for a text without tokens, or with more than the model sees at once, CheckpointError where
         the model gives no finite numbers.

@@ -31,7 +31,7 @@ class MaskedMeasures:
     _sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # this rank's part
 
     def add(self, rows: Sequence[Any], left: int) -> None:
-        """Evaluate a global batch. `left` rows are in it and those after it; what fills it up counts nothing."""
+        """Evaluates a global batch. `left` rows are in it and those after it; what fills it up counts nothing."""
         engine, global_batch = self.engine, self.shape.global_batch
         real = min(left, global_batch)
         all_tokens, real_tokens = self.objective.counts(rows[0], real, global_batch)
@@ -45,7 +45,7 @@ class MaskedMeasures:
                 self._sums[name] += float(mean) * (real if name in OF_PAIRS else all_tokens) / parts
 
     def means(self) -> dict[str, Any]:
-        """By EvalRecord's names, the same on every rank. `loss` is that of the masked tokens alone."""
+        """Returns means by EvalRecord's names, the same on every rank. `loss` is that of the masked tokens alone."""
         ranks = self.engine.groups.gather(dict(self._sums))
         names = dict.fromkeys(name for sums in ranks for name in sums)
         counts = {name: self.rows if name in OF_PAIRS else self.predicted for name in names}
@@ -55,7 +55,7 @@ class MaskedMeasures:
 def mask_deviation(
     engine: Engine, data: Data, objectives: Sequence[TextObjective], shape: BatchShape, limit: int
 ) -> float:
-    """Nats: the standard deviation of the loss over all held-out text among draws of its masks.
+    """Returns nats: the standard deviation of the loss over all held-out text among draws of its masks.
 
     It is that of the first `limit` global batches, each with the masks of all `objectives`, whose draws differ. Masks
     of two batches are independent, so variances add, and that of a mean falls with the number of rows.

@@ -75,7 +75,7 @@ class Prediction:
         return self.text is not None and self.label is None and self.score is None
 
     def as_tsv(self) -> str:
-        """`label<TAB>probability`, the score, the tags with blanks between, or the answer on one line."""
+        """Returns `label<TAB>probability`, the score, the tags with blanks between, or the answer on one line."""
         if self.tags is not None:
             return " ".join(self.tags)
         if self.is_text:
@@ -159,7 +159,7 @@ class Predictor:
         return found
 
     def _of(self, encoded: Encoded, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """By the head: [E, K] of these examples."""
+        """Returns scores [E, K] of these examples, by the head."""
         device = next(self._model.parameters()).device
         batch = build_batch(encoded, numbers, multiple=1)
         tokens_BT = torch.from_numpy(batch.tokens.reshape(-1, batch.tokens.shape[-1]).astype(np.int64))
@@ -318,7 +318,7 @@ def predict_lines(
 
 
 def write_lines(lines: Iterable[str], output: IO[bytes]) -> None:
-    """Write lines and hand them on at once."""
+    """Writes lines and passes them on at once."""
     with naming(getattr(output, "name", "standard output")):
         output.write("".join(f"{line}\n" for line in lines).encode())
         output.flush()

@@ -108,7 +108,7 @@ def frame_of(loaded: Loaded) -> Frame:
 
 
 def frame_for(config: Config, tokenizer: Tokenizer, imported: bool = False) -> Frame:
-    """As `frame_of`, of a model of this configuration."""
+    """Returns the frame of a model of this configuration, as `frame_of` does."""
     model, in_rows = config.model, config.data.text != "windows"
     if model.kind == "encoder_decoder":
         return sentinel_frame(tokenizer, model.context)
@@ -133,7 +133,7 @@ def log_likelihoods(
 def _of_targets(
     loaded: Loaded, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int], frame: Frame
 ) -> Float64s:
-    """As log_probabilities, of a model whose tokens see all of their source."""
+    """Returns what log_probabilities does, of a model whose tokens see all of their source."""
     pairs = []
     for sequence, count in zip(sequences, scored, strict=True):
         source, target = np.split(sequence, [len(sequence) - count])
@@ -211,7 +211,9 @@ def _sums(number_N: NDArray[np.int64], values_N2: Float64s, size: int) -> Float6
 
 
 def _with_all_likeliest(scores_N2: Float64s, scored: Sequence[int]) -> Float64s:
-    """In the second column, which counts likeliest tokens, 1 where all that are scored are."""
+    """Returns `scores` with 1 in the second column, which counts likeliest tokens, where all that are scored are
+    likeliest.
+    """
     scores_N2[:, 1] = scores_N2[:, 1] == np.array(scored, dtype=np.int64)
     return scores_N2
 

@@ -40,8 +40,8 @@ Tokens = NDArray[np.integer]
 
 @torch.no_grad()
 def row_scores(model: DenseModel, batch: HostBatch) -> NDArray[np.float32]:
-    """float32 [B, 2]: of each row the log-likelihood of the tokens that its labels count (nats), and 1 where the model
-    writes them by itself, taking the likeliest each time.
+    """Returns float32 [B, 2]: of each row the log-likelihood of the tokens that its labels count (nats), and 1 where
+    the model writes them by itself, taking the likeliest each time.
     """
     device = next(model.parameters()).device
     micro_batch = MicroBatch.of(batch, np.zeros(batch.inputs[0].shape[1], dtype=np.int64))
@@ -176,7 +176,7 @@ def pair_batch(encoded: Encoded, pair_B: NDArray[np.int64], answers: int, multip
 
 
 def make_scorer(config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> TaskScorer:
-    """For a task's own head, for answers in text that are ranked or written, or for scores of tokens."""
+    """Returns the scorer of a task's own head, of answers in text, ranked or written, or of scores of tokens."""
     assert config.task is not None, "whoever scores a task has one"
     if data.task.reads_tokens:
         return TokenScorer(config, data, tokenizer_folder, groups)

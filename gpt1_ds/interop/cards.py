@@ -154,7 +154,9 @@ _SAME = "The tokenizer gives the ids that the model was trained on, for every te
 def model_card(
     family: Family, name: str, model: ModelConfig, tokenizer: Tokenizer, facts: dict[str, Any], folder: str
 ) -> str:
-    """Markdown; `name` is the class, `facts` the checkpoint's manifest, `folder` that of our tokenizer there."""
+    """Returns markdown; `name` is the class, `facts` the checkpoint's manifest, `folder` that of our tokenizer
+    there.
+    """
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     total, text = parameters(model, model.vocab_size), _about(tokenizer)
     usages = _MASKED_USAGE, "fill-mask"
@@ -181,7 +183,7 @@ def model_card(
 
 
 def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts: dict[str, Any]) -> str:
-    """Markdown; `facts` is the checkpoint's manifest."""
+    """Returns markdown; `facts` is the checkpoint's manifest."""
     parts = "start, text, extract"
     if tuned.task.layout != "single":
         parts = "start, first text, delimiter, second text, extract"

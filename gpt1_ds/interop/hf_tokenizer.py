@@ -66,8 +66,8 @@ _WORDS = (
 
 
 def tokenizer_files(tokenizer: Tokenizer, context: int, plain: bool = False) -> dict[str, Any]:
-    """File name -> JSON value of what transformers needs beside the model. With `plain` nothing is put around a text,
-    as a model that continues it has seen it. Raises DataError for a kind that this format does not hold.
+    """Returns file name -> JSON value of what transformers needs beside the model. With `plain` nothing is put around a
+    text, as a model that continues it has seen it. Raises DataError for a kind that this format does not hold.
     """
     if tokenizer.kind not in FORMS:  # sentencepiece's algorithms are more than this format has
         raise DataError(
@@ -97,7 +97,7 @@ def tokenizer_files(tokenizer: Tokenizer, context: int, plain: bool = False) -> 
 
 
 def sentencepiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """`tokenizer.json` with the ids of a SentencePiece tokenizer of ours."""
+    """Returns `tokenizer.json` with the ids of a SentencePiece tokenizer of ours."""
     assert isinstance(tokenizer, SentencePieceBpe), tokenizer.kind
     special = {UNKNOWN: tokenizer.unknown_id, **tokenizer.symbols}
     bytes_at = {f"<0x{byte:02X}>": tokenizer.first_byte + byte for byte in range(256)}
@@ -113,7 +113,7 @@ def sentencepiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def unigram_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """`tokenizer.json` of a unigram model of ours. A text ends with the end of a document, as T5's do."""
+    """Returns `tokenizer.json` of a unigram model of ours. A text ends with the end of a document, as T5's do."""
     assert isinstance(tokenizer, SentencePieceUnigram), tokenizer.kind
     special = {UNKNOWN: tokenizer.unknown_id, **tokenizer.symbols}
     last = tokenizer.vocab_size - 1
@@ -143,7 +143,7 @@ def _inside_names(tokenizer: SentencePieceUnigram) -> dict[str, str]:
 
 
 def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """`tokenizer.json` that comes close to the 2018 pipeline (see DIFFERENCE)."""
+    """Returns `tokenizer.json` that comes close to the 2018 pipeline (see DIFFERENCE)."""
     assert isinstance(tokenizer, OpenAIBpe), tokenizer.kind
     special = {UNKNOWN: tokenizer.unknown_id}
     numbers = (tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id, tokenizer.eod_id)
@@ -167,7 +167,7 @@ def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def library_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The file that was imported, its roles declared as symbols."""
+    """Returns the file that was imported, its roles declared as symbols."""
     assert isinstance(tokenizer, TokenizerJson), tokenizer.kind
     added = [dict(token) for token in tokenizer.contents.get("added_tokens") or ()]
     known, control = {token["id"] for token in added}, set(tokenizer.special_ids.present().values())

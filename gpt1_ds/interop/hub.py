@@ -58,7 +58,7 @@ _RESULTS = """
 
 
 def check_licence(licence: str) -> None:
-    """Raise ConfigError for what is no identifier of a licence."""
+    """Raises ConfigError for what is no identifier of a licence."""
     if not LICENCE.fullmatch(licence):
         raise ConfigError(f"--license {licence!r:.60}: no identifier of a licence; write one like apache-2.0")
 
@@ -72,7 +72,7 @@ def complete(
     entries: Sequence[dict[str, Any]],
     curves: bool,
 ) -> str:
-    """The README.md of an export with what a reader elsewhere wants to know. `name` is the model's, `facts` the
+    """Returns the README.md of an export with what a reader elsewhere wants to know. `name` is the model's, `facts` the
     checkpoint's manifest, `entries` of eval.json those of its step; `curves`: CURVES is beside it.
     """
     from huggingface_hub import ModelCard
@@ -143,7 +143,7 @@ class HubError(UserError):
 
 
 def check_name(repository: str) -> None:
-    """Raise ConfigError for what no hub takes as a name, without asking it."""
+    """Raises ConfigError for what no hub takes as a name, without asking it."""
     if not _REPOSITORY.fullmatch(repository) or "--" in repository or ".." in repository:
         raise ConfigError(
             f"--push-to-hub {repository}: not the name of a repository; write OWNER/NAME, of letters, digits, -, _ "
@@ -160,7 +160,9 @@ class Repository:
     _api: Any
 
     def push(self, folder: Path, public: bool) -> str:
-        """Make the repository unless it exists, upload the folder in one commit; its address. Raises HubError."""
+        """Makes the repository unless it exists, uploads the folder in one commit, and returns its address. Raises
+        HubError.
+        """
         with _hub_errors(self.name):
             if not self.exists:
                 asked(lambda: self._api.create_repo(self.name, private=not public))
@@ -171,7 +173,7 @@ class Repository:
 
 
 def find(repository: str, update: bool) -> Repository:
-    """Ask the hub who we are and whether the repository is there, before anything is done. Raises HubError for a token
+    """Asks the hub who we are and whether the repository is there, before anything is done. Raises HubError for a token
     that is missing or not accepted, a hub that does not answer, and a repository that exists, unless `update`.
     """
     import huggingface_hub
@@ -190,7 +192,7 @@ def find(repository: str, update: bool) -> Repository:
 
 
 def listed(folder: Path) -> list[str]:
-    """One line per file that an upload would take, with its size, and their sum."""
+    """Returns a line for each file that an upload would take, with its size, and one for their sum."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sizes = [path.stat().st_size for path in files]
     lines = [f"{byte_size(size):>10}  {path.relative_to(folder)}" for path, size in zip(files, sizes, strict=True)]
@@ -199,7 +201,7 @@ def listed(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _hub_errors(repository: str) -> Iterator[None]:
-    """Turn what the client raises into one line, without what a server or a library may quote."""
+    """Turns what the client raises into one line, without what a server or a library may quote."""
     from huggingface_hub import errors
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
@@ -221,7 +223,7 @@ def _hub_errors(repository: str) -> Iterator[None]:
 
 
 def _http_error() -> type[Exception]:
-    """What the client's HTTP library raises, also for a connection that fails."""
+    """Returns what the client's HTTP library raises, also for a connection that fails."""
     from huggingface_hub.errors import HfHubHTTPError
 
     found: type[Exception] = next(kind for kind in HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")

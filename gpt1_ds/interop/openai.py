@@ -52,7 +52,7 @@ Arrays = list[tuple[str, tuple[int, ...]]]
 
 
 def layout() -> Arrays:
-    """(transformers' name, shape on disk) of every array, in the order of the vector."""
+    """Returns (transformers' name, shape on disk) of every array, in the order of the vector."""
     width, ffn = MODEL.width, MODEL.ffn_width
     arrays: Arrays = [("positions_embed.weight", (MODEL.context, width)), ("tokens_embed.weight", (TEXT_IDS, width))]
     for layer in range(MODEL.layers):
@@ -70,7 +70,7 @@ def layout() -> Arrays:
 
 
 def read(source: Path, tokenizer: Path | None, scratch: Path, unverified: bool = False) -> tuple[Imported, Path]:
-    """The released model in `source`, and the folder of its tokenizer: `tokenizer`, or one made in `scratch`.
+    """Returns the released model in `source`, and the folder of its tokenizer: `tokenizer`, or one made in `scratch`.
 
     Raises CheckpointError for a file whose blob id is known and differs, unless `unverified`, and for any piece that is
     not what the release has.
@@ -107,7 +107,7 @@ def _check_listed_shapes(path: Path, arrays: Arrays) -> None:
 
 
 def _verify(paths: dict[str, Path], unverified: bool) -> list[str]:
-    """Compare blob ids; what to tell about the files that were, or were not, what they should be."""
+    """Compares blob ids; what to tell about the files that were, or were not, what they should be."""
     strange = [name for name, path in paths.items() if external.git_blob_id(path) != BLOB_IDS[name]]
     if strange and not unverified:
         raise CheckpointError(
@@ -123,7 +123,7 @@ def _verify(paths: dict[str, Path], unverified: bool) -> list[str]:
 
 
 def _split(source: Path, pieces: list[Floats], arrays: Arrays) -> dict[str, Tensor]:
-    """The joined vector cut into arrays; matrices lose their leading 1."""
+    """Returns the joined vector cut into arrays; matrices lose their leading 1."""
     flat = torch.from_numpy(np.concatenate(pieces))
     parts = flat.split([math.prod(shape) for _, shape in arrays])
     theirs = {

@@ -35,7 +35,7 @@ VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"
 
 
 def use() -> None:
-    """Name the user's cache in the environment; what is named there already stays. Where nobody can write into that
+    """Names the user's cache in the environment; what is named there already stays. Where nobody can write into that
     cache or others can, the libraries keep their own choice.
     """
     folder = user_cache() / "compiled"
@@ -84,7 +84,7 @@ _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show n
 
 
 def prepare(config: Config, ranks: int | None = None) -> None:
-    """Set what CUDA and DeepSpeed read from the environment when they are loaded. `ranks`: of this host, where it is
+    """Sets what CUDA and DeepSpeed read from the environment when they are loaded. `ranks`: of this host, where it is
     this process that starts them.
 
     Raises ConfigError where GPUs are promised and the installed torch has no CUDA, or has fewer GPUs than ranks.
@@ -128,8 +128,8 @@ def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) ->
 
 
 def with_fitted_micro_batch(config: Config, world: int) -> Config:
-    """`config` for `world` ranks: with train.micro_batch=auto, as many sequences as fit into the memory of this host's
-    GPUs (at a login node: those that the planner assumes), or of this host.
+    """Returns `config` for `world` ranks: with train.micro_batch=auto, as many sequences as fit into the memory of this
+    host's GPUs (at a login node: those that the planner assumes), or of this host.
     """
     if config.train.micro_batch != AUTO:
         return config
@@ -166,7 +166,7 @@ def has_cuda_build() -> bool:
 
 
 def choose(config: Config) -> torch.device:
-    """This rank's device, bound to the cores beside it. Raises ConfigError alike on all ranks of a host."""
+    """Returns this rank's device, bound to the cores beside it. Raises ConfigError alike on all ranks of a host."""
     import torch
 
     if config.train.device == "cpu":
@@ -193,7 +193,7 @@ def choose(config: Config) -> torch.device:
 
 
 def _repeat() -> None:
-    """Let this process choose kernels that repeat to the bit."""
+    """Lets this process choose kernels that repeat to the bit."""
     import torch
     from torch._inductor import config as compiler
 
@@ -215,7 +215,7 @@ def too_many(ranks: int, devices: int) -> Iterator[str]:
 
 
 def bind(address: str, devices: Path = PCI_DEVICES) -> None:
-    """Keep this process on the cores beside the PCI device `address`, where the system says which they are."""
+    """Keeps this process on the cores beside the PCI device `address`, where the system says which they are."""
     try:
         near = cores((devices / address / "local_cpulist").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -234,7 +234,7 @@ def cores(text: str) -> set[int]:
 
 
 def bus_address(properties: object) -> str:
-    """Where Linux lists a GPU: "0000:1b:00.0"."""
+    """Returns where Linux lists a GPU: "0000:1b:00.0"."""
     domain, bus, slot = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "bus", "device"))
     return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 

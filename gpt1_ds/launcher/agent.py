@@ -10,7 +10,9 @@ from gpt1_ds.common.files import this_node
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Start ranks as `torchrun` does with these arguments, and wait for their end. Returns 0, or 1 where one failed."""
+    """Starts ranks as `torchrun` does with these arguments, and waits for their end. Returns 0, or 1 where one
+    failed.
+    """
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 

@@ -88,8 +88,8 @@ class InterruptedRankError(TrainingError):
 
 
 def world(nproc: int | None) -> int:
-    """Ranks of this program: `--nproc`, else the launcher's, else one. Raises LaunchError for fewer than one, and where
-    this is none of them.
+    """Returns the number of ranks of this program: `--nproc`, else the launcher's, else one. Raises LaunchError for
+    fewer than one, and where this is none of them.
     """
     if nproc is not None:
         if nproc < 1:
@@ -106,7 +106,7 @@ def world(nproc: int | None) -> int:
 
 
 def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
-    """Run `module:function` on all ranks: on N local ones that are started here, or as the one rank that this is."""
+    """Runs `module:function` on all ranks: on N local ones that are started here, or as the one rank that this is."""
     if nproc is not None:
         return launch(target, arguments, nproc)
     if (ranks := world(None)) > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
@@ -150,7 +150,7 @@ def _resolve(target: str) -> Any:
 
 
 def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
-    """Run `module:function` with `arguments` on N local ranks; the program's exit code.
+    """Runs `module:function` with `arguments` on N local ranks, and returns the program's exit code.
 
     Raises UserError or TrainingError when a rank did, and LostRankError with the failing rank's own message when it
     failed otherwise. A signal that ended the ranks ends this process as it would have without them.
@@ -160,7 +160,7 @@ def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
 
 
 def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
-    """Like `launch`, but gives what each rank's function returned."""
+    """Runs `module:function` as `launch` does, and returns what each rank's function returned."""
     folder = Path(tempfile.mkdtemp(dir=network.folder()))
     processes, pipes, kills = [], [], memory.kernel_kills()
     context = server()
@@ -201,7 +201,9 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
 
 
 def server() -> multiprocessing.context.ForkServerContext:
-    """The fork server, started once per process; its first rank waits for the libraries to load, later ones do not."""
+    """Returns the fork server, started once per process; its first rank waits for the libraries to load, later ones do
+    not.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     network.folder()  # in which it listens
@@ -245,7 +247,7 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
 
 
 def signal_ranks(number: int) -> None:
-    """Send a signal to every rank that this process started and that still runs: SIGTERM asks to save and end."""
+    """Sends a signal to every rank that this process started and that still runs: SIGTERM asks to save and end."""
     for process in tuple(_STARTED):
         if process.is_alive():
             with contextlib.suppress(ProcessLookupError):
@@ -253,7 +255,9 @@ def signal_ranks(number: int) -> None:
 
 
 def is_ending() -> bool:
-    """Whether this rank's launcher ends all ranks, as it does after the loss of one: its SIGTERM asks for no save."""
+    """Returns whether this rank's launcher ends all ranks, as it does after the loss of one: its SIGTERM asks for no
+    save.
+    """
     store = os.environ.get(STORE_VARIABLE)
     return store is not None and Path(store).with_name(ENDING).exists()
 
@@ -282,7 +286,7 @@ def _be_killed_with_parent() -> None:
 
 
 def _collect(processes: list[Any], pipes: list[Connection], kills: int) -> list[Any]:
-    """Wait for every rank; results in rank order. The first failure is given a moment to be joined by its cause. The
+    """Waits for every rank; results in rank order. The first failure is given a moment to be joined by its cause. The
     kernel had killed `kills` processes before.
     """
     results: dict[int, Any] = {}
@@ -335,7 +339,7 @@ def _hint(number: int) -> str:
 
 
 def _end(processes: list[Any]) -> None:
-    """Ask the ranks that still run to end, then end them."""
+    """Asks the ranks that still run to end, then end them."""
     for process in processes:
         if process.is_alive():
             process.terminate()

@@ -24,7 +24,7 @@ _LOADING = threading.Lock()
 
 
 def load() -> None:
-    """Import the three libraries. Takes seconds the first time, nothing afterwards; other threads wait for the first
+    """Imports the three libraries. Takes seconds the first time, nothing afterwards; other threads wait for the first
     one, because standard output, descriptor 2 and the garbage collector belong to all of them. Raises FileNotFoundError
     where the current folder was deleted: MKL would end the process without a word.
     """
@@ -104,7 +104,7 @@ def counted_devices() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Send what a library prints to standard output into the log."""
+    """Sends what a library prints to standard output into the log."""
     with contextlib.redirect_stdout(_LogWriter()):  # type: ignore[type-var]
         yield
 

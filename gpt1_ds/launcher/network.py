@@ -33,8 +33,9 @@ ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
 
 @cache
 def folder() -> Path:
-    """This process's folder. Raises LaunchError where TMPDIR is too long and there is no other place, FileNotFoundError
-    where nothing can be written."""
+    """Returns this process's folder. Raises LaunchError where TMPDIR is too long and there is no other place,
+    FileNotFoundError where nothing can be written.
+    """
     place = _place()
     _sweep(place)
     while True:
@@ -61,7 +62,7 @@ def _place() -> str:
 
 
 def _sweep(place: str) -> None:
-    """Remove the folders of launchers that were killed, in this container or another one of this host."""
+    """Removes the folders of launchers that were killed, in this container or another one of this host."""
     for left in Path(place).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if left.lstat().st_uid == os.geteuid() and not left.is_symlink():
@@ -103,7 +104,7 @@ def port() -> int:
 
 
 def try_port() -> None:
-    """Whether rank 0 can listen where the ranks meet; torchrun says it in a traceback only. Raises OSError."""
+    """Returns whether rank 0 can listen where the ranks meet; torchrun says it in a traceback only. Raises OSError."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with naming(meeting_point()):
         socket.create_server(("", port()), family=family, dualstack_ipv6=family == socket.AF_INET6).close()
@@ -160,7 +161,7 @@ def said_where_late(world: int) -> Iterator[None]:
 
 
 def choose_interface() -> None:
-    """Set GLOO_SOCKET_IFNAME for ranks that meet at MASTER_ADDR, unless the user has."""
+    """Sets GLOO_SOCKET_IFNAME for ranks that meet at MASTER_ADDR, unless the user has."""
     address = os.environ.get("MASTER_ADDR")
     if address and INTERFACE not in os.environ:
         name = interface_towards(address)

@@ -234,16 +234,16 @@ class DenseModel(nn.Module):
         return states.last
 
     def caches(self, size: int | None = None, first_B: Tensor | None = None) -> Caches:
-        """Empty ones, for `size` positions (None: a whole context). Rows that are shorter than others begin with
-        padding: `first_B` says how much (None: none).
+        """Returns empty ones, for `size` positions (None: a whole context). Rows that are shorter than others begin
+        with padding: `first_B` says how much (None: none).
         """
         columns = Columns(size or self.context, first_B)
         new = [*self.layers[:2], *self.layers[self._encoded :]] if self.stacks == 2 else self.layers
         return Caches(columns, [layer.new_cache(columns) for layer in new])  # type: ignore[operator]
 
     def _whole_rows(self, tokens_SB: Tensor) -> Tensor:
-        """Facts [B, 3] of rows of S tokens in one segment; after `train()` each row has dropout of its own, which
-        torch's generator draws: an engine's rows have keys, those of people have none.
+        """Returns facts [B, 3] of rows of S tokens in one segment; after `train()` each row has dropout of its own,
+        which torch's generator draws: an engine's rows have keys, those of people have none.
         """
         positions, rows = tokens_SB.shape
         facts_BF = tokens_SB.new_zeros(rows, COLUMNS)

@@ -63,7 +63,7 @@ def threshold(probability: float) -> int:
 
 
 def scale(probability: float) -> float:
-    """1 / keep probability, of the probability that `threshold` really gives."""
+    """Returns 1 / keep probability, of the probability that `threshold` really gives."""
     return _LANES / (_LANES - threshold(probability))
 
 
@@ -113,7 +113,7 @@ def is_kept(element: Tensor, key: Tensor, second_key: Tensor, limit: int) -> Ten
 
 
 def dropout(x_SBD: Tensor, keys_B: Tensor, site: int | Tensor, probability: float, first_position: int = 0) -> Tensor:
-    """`x` with a fraction of its elements zeroed, the rest scaled up; `first_position` is that of this rank's x[0]."""
+    """Returns `x` with a fraction of its elements zeroed, the rest scaled up; `first_position` is that of x[0]."""
     if probability == 0.0:
         return x_SBD
     positions, rows, channels = x_SBD.shape
@@ -144,12 +144,12 @@ def dropout_of_part(
 
 
 def _signed_limit(limit: int) -> int:
-    """For a half of the hash read as a signed number: the same order, shifted by half the range."""
+    """Returns the limit for half a hash that is read as a signed number: it is shifted by half the range."""
     return limit - _LANES // 2
 
 
 def _shift_right(x: Tensor, shift: int, width: int) -> Tensor:
-    """Logical shift: torch's is arithmetic on signed integers and would smear the sign bit."""
+    """Returns the logical shift: torch's is arithmetic on signed integers and would smear the sign bit."""
     return (x >> shift).bitwise_and_((1 << (width - shift)) - 1)
 
 

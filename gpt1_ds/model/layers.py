@@ -50,7 +50,9 @@ class TensorParallel:
         )
 
     def replicated(self, parameter: Tensor) -> Tensor:
-        """`parameter` as a sequence-parallel rank must use it: its gradient is summed over the ranks' positions."""
+        """Returns `parameter` as a sequence-parallel rank must use it: its gradient is summed over the ranks'
+        positions.
+        """
         if not self.sequence:
             return parameter
         return tensor_parallel.copy_to_tensor_model_parallel_region(parameter, group=self.group)  # type: ignore[no-any-return]
@@ -60,7 +62,7 @@ class TensorParallel:
         return self.rank * x_SBD.shape[0] if self.sequence else 0
 
     def all_positions(self, x_SBO: Tensor) -> Tensor:
-        """Sequence-parallel ranks' positions together, for what every rank then computes alike."""
+        """Returns sequence-parallel ranks' positions together, for what every rank then computes alike."""
         if not self.sequence:
             return x_SBO
         return tensor_parallel.gather_from_sequence_parallel_region(  # type: ignore[no-any-return]
@@ -73,7 +75,7 @@ def _relu(x_F: Tensor, bias_F: Tensor) -> Tensor:
 
 
 def _gated_gelu(x_F: Tensor, bias_F: Tensor) -> Tensor:
-    """gelu_tanh(gate) x value, [..., F / 2], of gate and value side by side (Shazeer 2020)."""
+    """Returns gelu_tanh(gate) x value, [..., F / 2], of gate and value side by side (Shazeer 2020)."""
     gate_F, gate_bias_F = x_F[..., ::2].contiguous(), bias_F[::2].contiguous()
     return bias_activation(gate_F, gate_bias_F, "gelu_tanh") * (x_F[..., 1::2] + bias_F[1::2])
 

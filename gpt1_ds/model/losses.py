@@ -41,7 +41,7 @@ class Loss(ABC):
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
 
     def forget(self) -> None:
-        """Drop what earlier steps and evaluations left."""
+        """Drops what earlier steps and evaluations left."""
         self.scores.clear()
         self.measures.clear()
 

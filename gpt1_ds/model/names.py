@@ -51,7 +51,7 @@ class ParameterInfo:
 
     @classmethod
     def whole(cls, parameter: Parameter) -> ParameterInfo:
-        """As a process sees it that holds all of it."""
+        """Returns the parameter as a process sees it that holds all of it."""
         stop = 0 if parameter.cut is None else parameter.shape[parameter.cut]
         return cls(parameter.name, parameter.shape, parameter.cut, 0, stop, parameter.initial, parameter.matrices)
 
@@ -64,7 +64,9 @@ class ParameterInfo:
 
 
 def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
-    """Attach a ParameterInfo to every parameter of `module`, which is this layer; Megatron's attributes must agree."""
+    """Attaches a ParameterInfo to every parameter of `module`, which is this layer; Megatron's attributes must
+    agree.
+    """
     known = {parameter.name: parameter for parameter in layer.parameters}
     for name, parameter in module.named_parameters():
         one, shape = known.pop(layer.full_name(name)), list(parameter.shape)

@@ -72,7 +72,7 @@ def toolchain(device: torch.device) -> Toolchain:
 
 
 def capability(device: torch.device) -> str:
-    """Such as 9.0."""
+    """Returns such as 9.0."""
     return ".".join(map(str, torch.cuda.get_device_capability(device)))
 
 
@@ -106,7 +106,7 @@ def passed(tools: Toolchain, ranks: int) -> bool:
 
 
 def keep(tools: Toolchain, ranks: int) -> Path:
-    """Write that `tools` have passed on `ranks` ranks; the file. A proof on several ranks stays."""
+    """Writes that `tools` have passed on `ranks` ranks, and returns the file. A proof on several ranks stays."""
     path = _path(tools)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not passed(tools, ranks):

@@ -32,8 +32,8 @@ class RelativeTables(nn.Module):
 
 
 def _edges(bidirectional: bool) -> tuple[int, ...]:
-    """Where buckets 1, 2, ... of one direction begin. Whole numbers, so that every device puts a distance into the same
-    bucket: a logarithm may be rounded down where it is a whole number.
+    """Returns where buckets 1, 2, ... of one direction begin. Whole numbers, so that every device puts a distance into
+    the same bucket: a logarithm may be rounded down where it is a whole number.
     """
     buckets = RELATIVE_BUCKETS // 2 if bidirectional else RELATIVE_BUCKETS
     near = buckets // 2

@@ -39,7 +39,7 @@ class Objective(Protocol):
         ...
 
     def probe(self, model: ModelConfig) -> HostBatch:
-        """One fixed example, the same for every dataset: its loss tells whether weights are what they were."""
+        """Returns one fixed example, the same for every dataset: its loss tells whether weights are what they were."""
         ...
 
 
@@ -59,19 +59,21 @@ class TextObjective(Objective, Protocol):
     def batch(self, rows: Any) -> HostBatch: ...
 
     def counts(self, rows: Any, real: int, global_batch: int) -> tuple[int, int]:
-        """(tokens that the loss of the global batch is a mean over, how many of these are in its `real` rows)."""
+        """Returns (tokens that the loss of the global batch is a mean over, how many of these are in its `real`
+        rows).
+        """
         ...
 
 
 def draws(number_B: Int64s, positions: int, key: int) -> UInt64s:
-    """64 pseudo-random bits for each position of these sequences."""
+    """Returns 64 pseudo-random bits for each position of these sequences."""
     with np.errstate(over="ignore"):
         row_B = mix(number_B.astype(np.uint64) * _GOLDEN + np.uint64(key))
         return mix(row_B[:, None] + np.arange(1, positions + 1, dtype=np.uint64) * _GOLDEN)
 
 
 def row_facts(keys_B: Int64s, spans: tuple[Int64s, Int64s] | None = None, bounds: Int64s | None = None) -> Int64s:
-    """int64 [B, F]: what travels with the hidden states (architecture/facts.py)."""
+    """Returns int64 [B, F]: what travels with the hidden states (architecture/facts.py)."""
     facts_B3 = np.zeros((len(keys_B), COLUMNS), dtype=np.int64)
     facts_B3[:, KEY] = keys_B
     if spans is not None:
@@ -80,7 +82,7 @@ def row_facts(keys_B: Int64s, spans: tuple[Int64s, Int64s] | None = None, bounds
 
 
 def probe_tokens(model: ModelConfig) -> NDArray[np.int64]:
-    """int64 [T, 1]: pseudo-random token ids."""
+    """Returns int64 [T, 1]: pseudo-random token ids."""
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     numbers = np.arange(1, min(model.context, PROBE_POSITIONS) + 2, dtype=np.uint64)
     return (mix(numbers) % np.uint64(model.vocab_size)).astype(np.int64)[:, None]

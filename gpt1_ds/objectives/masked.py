@@ -130,7 +130,7 @@ class Masked:
         return replaced_BS
 
     def _pairs(self, rows: TextRows, micro_batches: float) -> tuple[NDArray[np.int64] | NDArray[np.float32], ...]:
-        """Labels of the next-sentence head; every real row of the global batch weighs the same."""
+        """Returns labels of the next-sentence head; every real row of the global batch weighs the same."""
         if self.head is None:
             return ()
         B = len(rows.row_B)

@@ -164,6 +164,6 @@ def _source_and_target(
 
 
 def _scatter(rows_BX: Int64s, chosen_BL: NDArray[np.bool_], position_BL: Int64s, values_BL: Int64s) -> None:
-    """Write the values that are chosen to their positions in the same row."""
+    """Writes the values that are chosen to their positions in the same row."""
     row, place = np.nonzero(chosen_BL)
     rows_BX[row, position_BL[row, place]] = values_BL[row, place]

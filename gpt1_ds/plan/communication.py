@@ -63,7 +63,7 @@ class Communication:
         self.recompute = train.recompute == "block"
 
     def sent(self, stage: Stage) -> Sent:
-        """By a rank of `stage`."""
+        """Returns the bytes that a rank of `stage` sends."""
         ring = 2 * (self.tensor - 1) / self.tensor
         tensor = sum(count * size for way in self.reductions(stage) for count, size in way)
         rules = MuonUpdate(self.config, self.world, stage), WholeParametersUpdate(self.config, self.world, stage)
@@ -71,7 +71,7 @@ class Communication:
         return Sent(self.micro_batches * ring * tensor, self._to_other_stages(stage), data)
 
     def reductions(self, stage: Stage) -> tuple[Reductions, Reductions]:
-        """Over the tensor-parallel ranks for one micro-batch, in its (forward, backward) pass."""
+        """Returns the reductions over tensor-parallel ranks for one micro-batch, in its (forward, backward) passes."""
         sequence, state, row = self.parallel.sequence, self.state, self.config.row
         memory, last = (state * positions / row.fed for positions in (row.stacks[0], row.stacks[-1]))
         halves = 0.5 if sequence else 0.0

@@ -135,7 +135,7 @@ class _Step:
     # One micro-batch on one stage
 
     def _passes(self, stage: Stage) -> tuple[float, float]:
-        """Seconds of (forward, backward)."""
+        """Returns the seconds of (forward, backward)."""
         forward = backward = 0.0
         for layer, count in stage.distinct_blocks:
             block_forward, block_backward = self._block(layer)
@@ -159,7 +159,7 @@ class _Step:
         return forward, backward
 
     def _launching(self, stage: Stage) -> tuple[float, float]:
-        """Seconds that the host needs to launch (forward, backward)."""
+        """Returns the seconds that the host needs to launch (forward, backward)."""
         tensors = sum(len(layer.parameters) for layer in stage.body)
         launch, calls = self.speeds.launch, tensors * TENSOR_CALLS[self.config.parallel.zero]
         if not self.cuda:
@@ -174,7 +174,7 @@ class _Step:
         return max(host / 3, device[0]), max(host * 2 / 3, device[1])
 
     def _block(self, layer: Layer) -> tuple[float, float]:
-        """Seconds of (forward, backward) of one block, without communication."""
+        """Returns the seconds of (forward, backward) of one block, without communication."""
         speeds, tokens, tensor = self.speeds, self.tokens, self.tensor
         seen = layer.costs.products / 2 / sum(layer.matrices)  # of both stacks' tokens a matrix sees its own stack's
         products = sum(speeds.product(2 * seen * tokens * matrix / tensor) for matrix in layer.matrices)
@@ -186,7 +186,7 @@ class _Step:
         return forward, backward
 
     def simple_passes(self, layer: Layer) -> float:
-        """Seconds of what a block computes besides products and scores, forward and backward together."""
+        """Returns the seconds of what a block computes besides products and scores, forward and backward together."""
         speeds, tokens, tensor, work = self.speeds, self.tokens, self.tensor, layer.costs.elementwise
         cut = tensor if self.config.parallel.sequence else 1
         passes = tokens * work.activation / tensor / speeds.gelu + tokens * work.norm / cut / speeds.norm
@@ -201,7 +201,7 @@ class _Step:
         return passes + masks + moved
 
     def _ends(self, stage: Stage) -> float:
-        """Seconds of the embedding, the head and the loss, forward and backward."""
+        """Returns the seconds of the embedding, the head and the loss, forward and backward."""
         model, speeds = self.model, self.speeds
         seconds = 0.0
         if stage.has_table:
@@ -216,7 +216,7 @@ class _Step:
         return seconds
 
     def _tensor(self, stage: Stage) -> tuple[float, float]:
-        """Seconds of reductions over the tensor-parallel ranks, (forward, backward)."""
+        """Returns the seconds of reductions over the tensor-parallel ranks, (forward, backward)."""
 
         def seconds(reductions: Reductions) -> float:
             return sum(count * all_reduce(size, self.tensor, self.tensor_link) for count, size in reductions)
@@ -225,21 +225,21 @@ class _Step:
         return forward, backward
 
     def _gathering(self, elements: int) -> float:
-        """Seconds in which ZeRO 3 gathers weights for a pass, a bucket at a time."""
+        """Returns the seconds in which ZeRO 3 gathers weights for a pass, a bucket at a time."""
         if elements == 0:
             return 0.0
         further = elements // BUCKET_ELEMENTS * math.log2(self.data) * self.data_link.latency
         return gather(self.type * elements, self.data, self.data_link) + further
 
     def _between(self, stage: Stage) -> float:
-        """Seconds of receiving from the stage before, each way."""
+        """Returns the seconds of receiving from the stage before, each way."""
         if self.pipeline == 1:
             return 0.0
         link, sides = self.pipeline_link, (stage.number > 0) + (stage.number < self.pipeline - 1)
         return sides * (link.latency + self.communication.between_stages / link.bandwidth) / 2
 
     def _accumulation(self, stage: Stage) -> float:
-        """Seconds to add one micro-batch's gradients to the step's."""
+        """Returns the seconds to add one micro-batch's gradients to the step's."""
         # gradients are written, read and added in fp32; products forward and backward have read the weights
         seconds = stage.parameters * (2 * self.type + 8 + 2 * self.type) / self.speeds.memory
         if self.config.parallel.zero >= 2:
@@ -249,8 +249,8 @@ class _Step:
     # Once a step
 
     def _reduction(self, passes: dict[tuple[object, ...], tuple[float, float]]) -> tuple[float, float]:
-        """Seconds of the reduction of gradients, (after the passes, under the last of them), on the stage with most
-        parameters.
+        """Returns the seconds of the reduction of gradients, (after the passes, under the last of them), on the stage
+        with most parameters.
         """
         if self.config.parallel.zero >= 2:
             return 0.0, 0.0
@@ -263,7 +263,7 @@ class _Step:
         return remaining + tied + copies, self._over_data_ranks(stage) - remaining
 
     def _remaining(self, backward: float, stage: Stage) -> float:
-        """Seconds that the reduction over the data-parallel ranks takes after a backward pass."""
+        """Returns the seconds that the reduction over the data-parallel ranks takes after a backward pass."""
         alone = self._over_data_ranks(stage)
         if not overlaps(self.machine.device) or self.config.train.deepspeed_patches != "fast":
             return alone
@@ -271,14 +271,14 @@ class _Step:
         return max(alone - (1 - largest) * backward, largest * alone)
 
     def _over_data_ranks(self, stage: Stage) -> float:
-        """Seconds to reduce a stage's gradients, a bucket at a time; ZeRO 3 scatters their sums."""
+        """Returns the seconds to reduce a stage's gradients, a bucket at a time; ZeRO 3 scatters their sums."""
         size, further = self.gradient * stage.parameters, stage.parameters // BUCKET_ELEMENTS
         ways = 1 if self.config.parallel.zero == 3 else 2
         latencies = further * math.log2(self.data) * self.data_link.latency
         return ways * (gather(size, self.data, self.data_link) + latencies)
 
     def _update(self, stage: Stage) -> float:
-        """Seconds of the optimizer's update of a stage, and of gathering the weights that it wrote."""
+        """Returns the seconds of the optimizer's update of a stage, and of gathering the weights that it wrote."""
         zero, parameters = self.config.parallel.zero, stage.parameters
         own = parameters / self.data if zero else parameters
         flat = 4 * parameters / self.speeds.memory if self.type == 4 and zero else 0.0
@@ -290,7 +290,7 @@ class _Step:
         return passes * own / self.speeds.update + flat + gathering + self._orthogonalising()
 
     def _orthogonalising(self) -> float:
-        """Seconds on the stage with most matrices; Muon computes in fp32."""
+        """Returns the seconds on the stage with most matrices; Muon computes in fp32."""
         if self.config.optimizer.name != "muon":
             return 0.0
         precision = "fp32" if "fp32" in self.machine.speeds else self.config.train.precision

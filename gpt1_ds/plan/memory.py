@@ -178,7 +178,9 @@ class _Step:
         return instants
 
     def _attention(self) -> float:
-        """Exact attention's backward pass on one block of probabilities: four fp32 copies, two in the model's type."""
+        """Returns exact attention's backward pass on one block of probabilities: four fp32 copies, two in the model's
+        type.
+        """
         model, rank = self.config.model, self.rank
         if model.attention == "fused":
             return 0.0

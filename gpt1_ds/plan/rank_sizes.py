@@ -57,7 +57,7 @@ class RankSizes:
     # From step to step
 
     def partition(self, size: float) -> float:
-        """This rank's part of `size` bytes that ZeRO cuts over the data-parallel ranks."""
+        """Returns this rank's part of `size` bytes that ZeRO cuts over the data-parallel ranks."""
         return size / self.data_ranks if self.zero else size
 
     @cached_property

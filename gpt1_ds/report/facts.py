@@ -117,7 +117,7 @@ def _flops(story: RunStory) -> Iterator[tuple[str, str]]:
 
 
 def _interval(score: Mapping[str, float], of: str = "") -> str:
-    """Nothing where an older program wrote none."""
+    """Returns the interval as text; nothing where an older program wrote none."""
     low, high = f"{of}low", f"{of}high"
     return f" ({score[low]:.3f} to {score[high]:.3f})" if low in score else ""
 
@@ -212,7 +212,7 @@ def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """As it is written in YAML."""
+    """Returns a value as it is written in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):

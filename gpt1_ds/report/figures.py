@@ -58,7 +58,7 @@ def as_svg(figure: Any) -> str:
 
 
 def save(figure: Any, stem: Path) -> str:
-    """Write `stem`.png and `stem`.svg; the latter's <svg> element, since drawing takes long."""
+    """Writes `stem`.png and `stem`.svg; the latter's <svg> element, since drawing takes long."""
     text = _svg(figure)
     save_png(figure, stem.with_suffix(".png"))
     write_atomic(stem.with_suffix(".svg"), text)
@@ -66,7 +66,7 @@ def save(figure: Any, stem: Path) -> str:
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """Write it whole, or not at all."""
+    """Writes it whole, or not at all."""
     pixels = io.BytesIO()
     figure.savefig(pixels, format="png", dpi=130, bbox_inches="tight")
     write_atomic(path, pixels.getvalue())

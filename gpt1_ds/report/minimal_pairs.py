@@ -74,7 +74,7 @@ def _of_run(story: RunStory) -> list[Line]:
 
 
 def _mean(record: Mapping[str, Any], key: str, of: str = "") -> str:
-    """With its interval; an older program wrote none for controls."""
+    """Returns the mean with its interval; an older program wrote none for controls."""
     ends = [100 * record[end] for end in (f"{of}low", f"{of}high") if end in record]
     return f"{100 * record[key]:.1f}" + (" ({:.1f} to {:.1f})".format(*ends) if ends else "")
 

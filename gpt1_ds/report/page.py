@@ -19,7 +19,7 @@ EVENTS = 2000  # rows of a run's table of events: the latest ones
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Write `report.html` (and figures/*.png, *.svg) into `out`, else the first run's folder; the page's path."""
+    """Writes `report.html` (and figures/*.png, *.svg) into `out`, else the first run's folder. Returns its path."""
     stories = read_all(folders)
     out = out or folders[0]
     (out / "figures").mkdir(parents=True, exist_ok=True)
@@ -47,6 +47,6 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def embedded(value: Any) -> str:
-    """JSON that may stand inside a <script> element whatever its strings hold."""
+    """Returns JSON that may stand inside a <script> element whatever its strings hold."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -163,8 +163,8 @@ Rows = list[dict[str, str]]  # of a table: column -> text
 
 
 def write_profile(folder: Path) -> Path:
-    """Write the page of a run's profile; its path. Raises DataError for a run without one, and UserError where
-    matplotlib is missing.
+    """Writes the page of a run's profile, and returns its path. Raises DataError for a run without one, and UserError
+    where matplotlib is missing.
     """
     view = read_view(folder)
     if view is None:
@@ -175,7 +175,7 @@ def write_profile(folder: Path) -> Path:
 
 
 def update_profile(config: Config) -> None:
-    """Write the page of a run that has just ended, where there is a new profile. Rank 0 alone does it. A problem is
+    """Writes the page of a run that has just ended, where there is a new profile. Rank 0 alone does it. A problem is
     printed and not raised: the run itself went well.
     """
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
@@ -217,7 +217,7 @@ def _number(name: str) -> int:
 
 
 def _step_seconds(run_dir: RunDir, profiled: Sequence[int]) -> float | None:
-    """Median of the logged steps around the window: what a step takes when nobody looks."""
+    """Returns the median of the logged steps around the window: what a step takes when nobody looks."""
     lines = [line for line in read_records(run_dir.metrics) if line["kind"] == "train"]
     others = [line["step_seconds"] for line in lines if line["step"] not in profiled and line["step"] > 1]
     return median(others) if others else None
@@ -306,7 +306,7 @@ def _rate(flops: float, seconds: float) -> str:
 
 
 def _ms(seconds: float | None) -> str:
-    """Milliseconds in three digits or more."""
+    """Returns the milliseconds in three digits or more."""
     if seconds is None:
         return ""
     milliseconds = 1e3 * seconds

@@ -80,7 +80,8 @@ def read(folder: Path) -> RunStory:
 
 
 def read_all(folders: Sequence[Path]) -> list[RunStory]:
-    """Stories of one page, each named by what not all share: of grid/GPT-1/seed-1 and grid/BERT/seed-1 the model.
+    """Returns stories of one page, each named by what not all share: of grid/GPT-1/seed-1 and grid/BERT/seed-1 the
+    model.
 
     Raises DataError as `read` does.
     """

@@ -43,7 +43,7 @@ class NoDataError(Exception):
 
 
 def law_cells(study: ScalingResults) -> list[Cell]:
-    """Finished cells that measure L(N, D): at the best learning rate, and of each (N, D) those with most unique
+    """Returns finished cells that measure L(N, D): at the best learning rate, and of each (N, D) those with most unique
     tokens. Aspect ratios and repetition have figures of their own.
     """
     cells = study.done
@@ -172,7 +172,7 @@ def six_digits(value: float) -> str:
 
 
 def power(value: float) -> str:
-    """2e15 -> '2·10¹⁵': FLOPs have no suffix that people know."""
+    """Returns 2e15 -> '2·10¹⁵': FLOPs have no suffix that people know."""
     exponent = math.floor(math.log10(value) + 1e-9)
     front = f"{value / 10**exponent:.3g}"
     return ("" if front == "1" else f"{front}·") + "10" + str(exponent).translate(_RAISED)
@@ -184,7 +184,7 @@ def literal(text: str) -> str:
 
 
 def evenly(values: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` of the values, evenly, with the first and the last."""
+    """Returns at most `most` of the values, evenly, with the first and the last."""
     if len(values) <= most:
         return list(values)
     return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]

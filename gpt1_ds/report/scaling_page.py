@@ -29,7 +29,7 @@ FIGURES: Mapping[str, tuple[str, Callable[[ScalingResults, SizeColours], Drawing
 
 
 def write_scaling_report(folder: Path) -> Path:
-    """Write `report.html` and figures/*.png, *.svg into a study's folder, from the files there; the page's path.
+    """Writes `report.html` and figures/*.png, *.svg into a study's folder, from the files there; the page's path.
 
     Needs results.csv; what fit.json, predictions.csv, downstream.csv and run folders would add is named as not done.
     Raises DataError where results.csv cannot be used, UserError where matplotlib is not installed.

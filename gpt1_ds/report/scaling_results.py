@@ -184,7 +184,7 @@ def _cell(row: CsvRow) -> Cell:
 
 
 def _outcomes(cells: Iterable[Cell]) -> Counter[str]:
-    """In the order of OUTCOMES."""
+    """Returns the number of cells of each outcome, in the order of OUTCOMES."""
     counted = Counter(cell.outcome for cell in cells)
     return Counter({outcome: counted[outcome] for outcome in OUTCOMES if counted[outcome]})
 

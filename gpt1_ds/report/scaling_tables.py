@@ -90,8 +90,8 @@ def noise(study: ScalingResults) -> str:
 
 
 def held_out(study: ScalingResults) -> list[list[str]]:
-    """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval of
-    the law, widened by the noise between seeds, or by the fit's where no cell has several seeds.
+    """Returns cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the
+    interval of the law, widened by the noise between seeds, or by the fit's where no cell has several seeds.
     """
     fit = study.fit
     seed_noise = 100 * (fit.get("noise") or {}).get("relative_std", 0)

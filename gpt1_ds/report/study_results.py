@@ -123,7 +123,7 @@ class Results:
 
 
 def read_study_results(folder: Path) -> Results:
-    """The study in `folder`, which holds study.json."""
+    """Returns the study in `folder`, which holds study.json."""
     values = read_json(RunDir(folder).study)
     trials: dict[Key, dict[Path, str]] = {}
     for cell in values["cells"]:
@@ -157,8 +157,8 @@ def read_study_results(folder: Path) -> Results:
 
 
 def _chosen(tried: Sequence[Path], metric: str) -> Path:
-    """The trial with the best dev score, the first of equals; while one is not done, that one. One that diverged is
-    worse than all others: it would diverge again.
+    """Returns the trial with the best dev score, the first of equals; while one is not done, that one. One that
+    diverged is worse than all others: it would diverge again.
     """
     judged, scores = [place for place in tried if not _divergence(RunDir(place))], []
     if len(tried) == 1 or not judged:
@@ -173,7 +173,7 @@ def _chosen(tried: Sequence[Path], metric: str) -> Path:
 
 
 def _divergence(cell: RunDir) -> str:
-    """Why its last start diverged, or nothing."""
+    """Returns why its last start diverged, or nothing."""
     return "" if _is_done(cell) else why_diverged(list(read_jsonl(cell.events)))
 
 

@@ -120,7 +120,7 @@ def _entry(results: Results, column: Column, variant: str, intervals: Intervals)
 
 
 def as_markdown(results: Results, table: StudyTable, differences: Sequence[Sequence[str]] = ()) -> str:
-    """`differences`: a head and rows."""
+    """Returns `differences`: a head and rows."""
     lines = [f"# {results.name}", "", progress(results), ""]
     lines += [*_markdown(table.head, table.wide), "", *_markdown(LONG_HEAD, table.long), ""]
     if differences:
@@ -166,7 +166,7 @@ def _text(value: Mean | float | None) -> str:
 
 
 def _with_interval(value: Mean | None, ends: tuple[float, float] | None) -> str:
-    """With the longer side of the interval; the other one can be cut at the end of the metric."""
+    """Returns a score with the longer side of its interval; the other one can be cut at the end of the metric."""
     if value is None or ends is None:
         return _text(value)
     return f"{value} ± {max(value.mean - ends[0], ends[1] - value.mean):.1f}"

@@ -27,7 +27,7 @@ NAMED = 8  # outliers, at most
 
 
 def refuse_none(points: Points) -> None:
-    """Raise DataError where every point is held out or left out."""
+    """Raises DataError where every point is held out or left out."""
     if not points.fitted:
         gone = {"held out": len(points.rows), **points.left_out}
         counts = ", ".join(f"{number} {reason}" for reason, number in gone.items() if number)
@@ -35,7 +35,7 @@ def refuse_none(points: Points) -> None:
 
 
 def refuse(form: str, points: Points) -> None:
-    """Raise DataError where the points cannot identify the form at all."""
+    """Raises DataError where the points cannot identify the form at all."""
     fitted, where = points.fitted, f"{points.file}: form={form}: "
     free = FORMS[form].free
     sizes, budgets = distinct(fitted, "n"), distinct(fitted, "d")

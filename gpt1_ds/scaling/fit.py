@@ -29,7 +29,7 @@ DAMPING = (1e-12, 1e10)
 def descend(
     problem: Problem, theta: Floats, weights: Floats, tolerance: float = 1e-9, iterations: int = ITERATIONS
 ) -> tuple[Floats, Floats]:
-    """Lower the objective of S fits from `theta` (S, F), where point p counts `weights` (S, P) times.
+    """Lowers the objective of S fits from `theta` (S, F), where point p counts `weights` (S, P) times.
 
     A fit ends when three steps in a row gain less than `tolerance` of its objective, or none is found any more.
     Returns the parameters (S, F), inside the problem's bounds, and the objectives (S,).
@@ -150,7 +150,7 @@ def value_and_gradient(problem: Problem, theta: Floats) -> tuple[float, Floats]:
 
 
 def quasi_newton(problem: Problem, start: Floats) -> Floats:
-    """L-BFGS-B from `start` (F,) on the objective times SCALE."""
+    """Returns L-BFGS-B from `start` (F,) on the objective times SCALE."""
 
     def scaled(theta: Floats) -> tuple[float, Floats]:
         value, gradient = value_and_gradient(problem, theta)

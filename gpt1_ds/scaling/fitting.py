@@ -62,7 +62,9 @@ def write_fit(folder: Path, record: Mapping[str, Any], predictions: Sequence[Map
 
 
 def _lists_on_one_line(text: str) -> str:
-    """Indented JSON with each list of numbers on a line of its own: a thousand draws are not a thousand lines."""
+    """Returns indented JSON with each list of numbers on a line of its own: a thousand draws are not a thousand
+    lines.
+    """
     return re.sub(r"\[\s+([^][{}\"]*?)\s+\]", lambda found: "[" + " ".join(found[1].split()) + "]", text)
 
 

@@ -58,7 +58,7 @@ class Form:
         return base
 
     def five(self, theta: Floats) -> Floats:
-        """(..., F) -> (..., 5)."""
+        """Returns (..., F) -> (..., 5)."""
         return theta @ self.spread.T + self.fixed
 
 
@@ -101,13 +101,13 @@ class Problem:
         return np.array([low[name] for name in free]), np.array([high[name] for name in free])
 
     def terms(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
-        """(S, F) -> the N term, the D term and the loss, each (S, P), in nats."""
+        """Returns (S, F) -> the N term, the D term and the loss, each (S, P), in nats."""
         alpha, beta, a, b, E = (column[..., None] for column in np.moveaxis(self.form.five(theta), -1, 0))
         of_n, of_d = np.exp(a - alpha * self.x), np.exp(b - beta * self.y)
         return of_n, of_d, E + of_n + of_d
 
     def residuals(self, theta: Floats) -> tuple[Floats, Floats]:
-        """(S, F) -> residuals (S, P) and their derivatives (S, P, F)."""
+        """Returns (S, F) -> residuals (S, P) and their derivatives (S, P, F)."""
         of_n, of_d, predicted = self.terms(theta)
         five = np.stack([-self.x * of_n, -self.y * of_d, of_n, of_d, np.ones_like(of_n)], axis=-1)
         slopes = five @ self.form.spread
@@ -120,20 +120,20 @@ class Problem:
         return np.log(predicted / self.loss) if self.in_logs else predicted - self.loss
 
     def cost(self, residuals: Floats) -> Floats:
-        """Huber's function of each residual, or half its square."""
+        """Returns huber's function of each residual, or half its square."""
         return huber(residuals) if self.kind == "huber" else 0.5 * residuals**2
 
     def influence(self, residuals: Floats) -> Floats:
-        """The derivative of `cost`."""
+        """Returns the derivative of `cost`."""
         return np.clip(residuals, -DELTA, DELTA) if self.kind == "huber" else residuals
 
     def objective(self, theta: Floats, weights: Floats | None = None) -> Floats:
-        """(S, F) -> (S,): the sum over points, each `weights` (S, P) times."""
+        """Returns (S, F) -> (S,): the sum over points, each `weights` (S, P) times."""
         cost = self.cost(self.residuals_only(theta))
         return np.asarray((cost if weights is None else weights * cost).sum(-1))
 
     def named(self, theta: Floats) -> dict[str, Floats]:
-        """(..., F) -> alpha, beta, E, A, B (...,) of the form as it is written, of those that the form has."""
+        """Returns (..., F) -> alpha, beta, E, A, B (...,) of the form as it is written, of those that the form has."""
         alpha, beta, a, b, E = np.moveaxis(self.form.five(theta), -1, 0)
         values = {"alpha": alpha, "beta": beta, "E": E}
         values |= {"A": np.exp(a + alpha * self.centre[0]), "B": np.exp(b + beta * self.centre[1])}
@@ -142,7 +142,7 @@ class Problem:
 
 
 def problem(form: str, n: Floats, d: Floats, loss: Floats, kind: str | None = None) -> Problem:
-    """The problem of points (P,) each; `kind` is the form's own loss function by default."""
+    """Returns the problem of points (P,) each; `kind` is the form's own loss function by default."""
     x, y = np.log(n), np.log(d)
     centre = (float(x.mean()), float(y.mean()))
     chosen = FORMS[form]
@@ -150,13 +150,13 @@ def problem(form: str, n: Floats, d: Floats, loss: Floats, kind: str | None = No
 
 
 def huber(residuals: Floats) -> Floats:
-    """Half the square up to DELTA, linear beyond."""
+    """Returns half the square up to DELTA, linear beyond."""
     size = np.abs(residuals)
     return np.where(size <= DELTA, 0.5 * residuals**2, DELTA * (size - 0.5 * DELTA))
 
 
 def loss_at(values: dict[str, Floats], n: Floats | float, d: Floats | float) -> Floats:
-    """E + A / N^alpha + B / D^beta with the terms that `values` has, in nats per token."""
+    """Returns E + A / N^alpha + B / D^beta with the terms that `values` has, in nats per token."""
     total = values["E"]
     if "A" in values:
         total = total + values["A"] * np.power(n, -values["alpha"])
@@ -166,5 +166,5 @@ def loss_at(values: dict[str, Floats], n: Floats | float, d: Floats | float) -> 
 
 
 def balance(alpha: Floats, beta: Floats, A: Floats, B: Floats) -> Floats:
-    """G of arXiv 2203.15556, equation 4: N = G (N D)^(beta / (alpha + beta)) has the least loss for its N D."""
+    """Returns G of arXiv 2203.15556, equation 4: N = G (N D)^(beta / (alpha + beta)) has the least loss for its N D."""
     return np.asarray((alpha * A / (beta * B)) ** (1 / (alpha + beta)))

@@ -29,7 +29,7 @@ def predicted_loss(form: str, values: Values, n: ArrayLike, d: ArrayLike, u: Arr
 
 
 def exponents(values: Values) -> dict[str, Floats]:
-    """a and b: compute-optimal N grows as C^a, D as C^b."""
+    """Returns a and b: compute-optimal N grows as C^a, D as C^b."""
     alpha, beta = np.asarray(values["alpha"]), np.asarray(values["beta"])
     return {"a": beta / (alpha + beta), "b": alpha / (alpha + beta)}
 
@@ -51,12 +51,14 @@ def frontier(values: Values, flops: ArrayLike, k: float = 6.0) -> Floats:
 
 
 def has_frontier(values: Values) -> bool:
-    """False of a law of one axis, where the other costs but does not help."""
+    """Returns False for a law of one axis, where the other costs but does not help."""
     return {"A", "B"} <= set(values)
 
 
 def tokens_for(form: str, values: Values, n: float, target: float) -> Floats:
-    """Fresh tokens D at which a model of `n` parameters reaches `target` nats per token; inf where none suffice."""
+    """Returns fresh tokens D at which a model of `n` parameters reaches `target` nats per token; inf where none
+    suffice.
+    """
     if form == "repeated":
         return _repeated_tokens_for(values, n, target)
     E, B, beta = (np.asarray(values[name], dtype=np.float64) for name in ("E", "B", "beta"))
@@ -68,7 +70,7 @@ def tokens_for(form: str, values: Values, n: float, target: float) -> Floats:
 
 
 def _repeated_tokens_for(values: Values, n: float, target: float) -> Floats:
-    """By halving log D: few tokens make a part of the model useless, too, so that there is no formula."""
+    """Returns tokens by halving log D: few tokens make a part of the model useless, too; there is no formula."""
     draws = {name: _many(value)[:, None] for name, value in values.items()}
 
     def is_above(tokens: Floats) -> Any:

@@ -151,7 +151,7 @@ def _figure(fit: Fit, rule: Any) -> dict[str, Any]:
 
 
 def _optimal(fit: Fit, flops: float) -> dict[str, Any]:
-    """Compute-optimal N and D, and the loss there, for C = 6 N D."""
+    """Returns the compute-optimal N and D, and the loss there, for C = 6 N D."""
     return {
         "flops": flops,
         "rule": "C = 6ND",
@@ -162,7 +162,7 @@ def _optimal(fit: Fit, flops: float) -> dict[str, Any]:
 
 
 def _target(fit: Fit, n: float, target: float, warnings: list[str]) -> dict[str, Any]:
-    """Fresh tokens to the target; None stands for more than any number of them."""
+    """Returns fresh tokens to the target; None stands for more than any number of them."""
     found = _figure(fit, lambda v: tokens_for(fit.form, v, n, target))
     low, high = found["interval"] or (found["value"], found["value"])
     if math.isinf(found["value"]):

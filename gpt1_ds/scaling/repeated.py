@@ -72,7 +72,9 @@ def optimal_size(values: dict[str, Floats], u: Floats) -> Floats:
 
 
 def diminished(amount: Floats, unique: Floats, returns: Floats) -> Floats:
-    """`unique` and what the rest of `amount` is worth: at most `returns` times as much again. Any shapes that fit."""
+    """Returns `unique` and what the rest of `amount` is worth: at most `returns` times as much again. Any shapes that
+    fit.
+    """
     return unique * (1 - returns * np.expm1(-(amount / unique - 1) / returns))
 
 

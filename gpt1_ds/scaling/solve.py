@@ -42,7 +42,7 @@ class Solution:
 
 
 def solve(form: str, points: Sequence[Point], loss: str, draws: int, seed: int, at: Mapping[str, float]) -> Solution:
-    """Fit `form` to `points`. `at` gives parameters of `repeated` that are not to be fitted: A, B, E, alpha and beta
+    """Fits `form` to `points`. `at` gives parameters of `repeated` that are not to be fitted: A, B, E, alpha and beta
     together, or these with R_D and R_N, when the objective there is all that is computed.
     """
     if form == "repeated":
@@ -58,7 +58,7 @@ def _pose(form: str, points: Sequence[Point], loss: str) -> Problem:
 
 
 def _solution(posed: Problem, optimum: Optimum, weights: Floats, seed: int) -> Solution:
-    """`weights` (S, P) of the draws."""
+    """Returns `weights` (S, P) of the draws."""
     low, high = posed.bounds
     known, far = identification(posed, optimum), outliers(posed, optimum)
     draws = bootstrap.draw(posed, optimum, weights) if len(weights) else np.empty((0, len(optimum.theta)))
@@ -121,7 +121,7 @@ def _solve_repeated(points: Sequence[Point], loss: str, draws: int, seed: int, a
 
 
 def _fit_base(fresh: Sequence[Point], loss: str, weights: Floats, seed: int) -> Solution:
-    """A, B, E, alpha and beta from the points that repeat nothing, and their draws."""
+    """Returns A, B, E, alpha and beta from the points that repeat nothing, and their draws."""
     sizes, budgets = distinct(fresh, "n"), distinct(fresh, "d")
     if len(fresh) <= len(FORMS["repeated"].free) or sizes < 2 or budgets < 2:
         way_out = "add such runs, or give --at alpha=..,beta=..,E=..,A=..,B=.."

@@ -155,7 +155,7 @@ def each(rows: Iterable[Any], make: Callable[[Any], T]) -> list[T]:
 
 
 def check_names(rows: Iterable[CsvRow]) -> None:
-    """Raise DataError where two rows are called the same."""
+    """Raises DataError where two rows are called the same."""
     first: dict[str, CsvRow] = {}
 
     def check(row: CsvRow) -> None:

@@ -30,7 +30,7 @@ class Nodes:
     cores: int
 
     def fit(self, slurm: SlurmConfig) -> bool:
-        """Whether a node of the job can be one of these."""
+        """Returns whether a node of the job can be one of these."""
         kind = str(slurm.gpus_per_node).rpartition(":")[0]
         gpus = self.gpus.get(kind, 0) if kind else max(self.gpus.values(), default=0)
         tasks = slurm.ranks if slurm.launcher == "srun" else 1
@@ -54,7 +54,7 @@ class Finding:
 
 
 def assumptions(slurm: SlurmConfig) -> Iterator[Finding]:
-    """A line for each assumption. Raises LaunchError where SLURM does not answer."""
+    """Yields a line for each assumption. Raises LaunchError where SLURM does not answer."""
     nodes = list(_nodes(call(["sinfo", "--noheader", f"--format={'|'.join(_COLUMNS)}"], {}, LaunchError)))
     settings = _settings()
     yield Finding(None, f"SLURM {settings.get('SLURM_VERSION', 'of an unknown version')}")
@@ -74,7 +74,7 @@ def _nodes(text: str) -> Iterator[Nodes]:
 
 
 def _settings() -> dict[str, str]:
-    """What `scontrol show config` says. Raises LaunchError where SLURM does not answer."""
+    """Returns what `scontrol show config` says. Raises LaunchError where SLURM does not answer."""
     lines = (line.partition("=") for line in call(["scontrol", "show", "config"], {}, LaunchError).splitlines())
     return {name.strip(): value.strip() for name, equals, value in lines if equals}
 
@@ -90,7 +90,7 @@ def array_limit() -> int:
 
 
 def _partition(slurm: SlurmConfig, nodes: Sequence[Nodes]) -> Iterator[Finding]:
-    """What the nodes have that the job may run on."""
+    """Yields what the nodes have that the job may run on."""
     names = dict.fromkeys(one.partition for one in nodes)
     found = [one for one in nodes if slurm.partition in (None, one.partition)]
     if slurm.partition is not None:
@@ -127,7 +127,7 @@ def _choose(names: Sequence[str] | dict[str, None]) -> str:
 
 
 def _life(slurm: SlurmConfig, settings: dict[str, str]) -> Iterator[Finding]:
-    """What happens to a job that waits, ends, or is ended."""
+    """Yields what happens to a job that waits, ends, or is ended."""
     requeues = settings.get("JobRequeue", "1") == "1"
     if slurm.requeue and not requeues:
         yield Finding(False, "slurm.requeue=true: this site requeues no job (JobRequeue=0); set slurm.requeue=false")
@@ -150,7 +150,7 @@ def _life(slurm: SlurmConfig, settings: dict[str, str]) -> Iterator[Finding]:
 
 
 def _container(slurm: SlurmConfig) -> Iterator[Finding]:
-    """Whether the site starts containers as it is asked to."""
+    """Returns whether the site starts containers as it is asked to."""
     if slurm.container is None:
         return
     name = slurm.container_runtime

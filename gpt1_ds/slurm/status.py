@@ -30,7 +30,7 @@ def read_reports(folder: Path) -> list[dict[str, Any]]:
 
 
 def proof_arguments(config: Config) -> list[str]:
-    """Arguments of the self-proof on a job's GPUs: what was asked of SLURM, and how runs compute."""
+    """Returns arguments of the self-proof on a job's GPUs: what was asked of SLURM, and how runs compute."""
     train = config.train
     keys = {"precision": train.precision, "compile": train.compile, "deterministic": str(train.deterministic).lower()}
     return [f"--gpus-per-node={config.slurm.gpus}", *(f"train.{key}={value}" for key, value in keys.items())]
@@ -142,6 +142,6 @@ def _outcome(run_dir: RunDir, job: str) -> str:
 
 
 def note_submission(run_dir: RunDir, job: str, after: Sequence[str] = (), command: Sequence[str] = ()) -> None:
-    """Note a job, those that it waits for, and its command where it is no job of a run."""
+    """Notes a job, those that it waits for, and its command where it is no job of a run."""
     line = {"job": job, "after": list(after), "command": list(command)}
     append(run_dir.slurm / "submitted.jsonl", json.dumps(line, ensure_ascii=False) + "\n")

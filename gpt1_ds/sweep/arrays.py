@@ -64,8 +64,8 @@ class ArraySubmission:
     last_options: list[str]
 
     def commands(self, jobs: Sequence[str]) -> Iterator[tuple[Path, list[str]]]:
-        """(the place of its scripts, the sbatch command) of each array, then of the last job; the number of each must
-        be in `jobs` before the next is asked for.
+        """Yields (the place of its scripts, the sbatch command) of each array, then of the last job; the number of each
+        must be in `jobs` before the next is asked for.
         """
         first = [f"--dependency=afterok:{':'.join(self.after)}", "--kill-on-invalid-dep=yes"] if self.after else []
         for array in self.arrays:
@@ -78,7 +78,7 @@ class ArraySubmission:
             yield self.place, ["sbatch", "--parsable", *arguments]
 
     def lines(self) -> Iterator[str]:
-        """What a person reads before it is submitted."""
+        """Yields what a person reads before it is submitted."""
         for path, text in self.files.items():
             yield f"# {path}\n{text.rstrip()}\n"
         jobs: list[str] = []
@@ -90,10 +90,10 @@ class ArraySubmission:
 def prepare(
     sweep: Sweep, jobs: int | None, last: Sequence[str] = (), after_trial: Sequence[str] = ()
 ) -> ArraySubmission:
-    """What `submit` will do for the trials that are not done, `jobs` at a time (None: as many as SLURM starts), and for
-    a job with the arguments `last` of the program after them; `after_trial` are those that each task runs at its end.
-    Touches nothing. Raises ConfigError where SLURM is asked for other ranks than the study counts on, or for jobs that
-    could not train.
+    """Returns what `submit` will do for the trials that are not done, `jobs` at a time (None: as many as SLURM starts),
+    and for a job with the arguments `last` of the program after them; `after_trial` are those that each task runs at
+    its end. Touches nothing. Raises ConfigError where SLURM is asked for other ranks than the study counts on, or for
+    jobs that could not train.
     """
     config = sweep.trials[0].config
     config = replace(config, slurm=replace(config.slurm, continuation="requeue"))  # a task resumes as itself
@@ -156,7 +156,7 @@ def _options(sweep: Sweep, config: Config) -> list[str]:
 
 
 def _on(config: Config, ranks: int) -> Config:
-    """The same, asking SLURM for so many ranks: whole nodes, or a part of one."""
+    """Returns the same, asking SLURM for so many ranks: whole nodes, or a part of one."""
     slurm = config.slurm
     if ranks == slurm.nodes * slurm.ranks:
         return config
@@ -168,15 +168,15 @@ def _on(config: Config, ranks: int) -> Config:
 
 
 def _name(sweep: Sweep, trial: Trial) -> str:
-    """The trial's place in the folder of its sweep, as the name of a file."""
+    """Returns the trial's place in the folder of its sweep, as the name of a file."""
     return trial.run_dir.path.relative_to(sweep.folder).as_posix().replace("/", "--")
 
 
 def start(
     sweep: Sweep, jobs: int | None, last: Sequence[str], after_trial: Sequence[str], dry_run: bool
 ) -> tuple[list[str], list[str]]:
-    """(the numbers of the jobs, lines for a person) of the cells that are not done, submitted as `prepare` says. With
-    `dry_run`, and where all cells are done, no job is submitted.
+    """Returns (the numbers of the jobs, lines for a person) of the cells that are not done, submitted as `prepare`
+    says. With `dry_run`, and where all cells are done, no job is submitted.
     """
     submission = prepare(sweep, jobs, last, after_trial)
     if not submission.arrays:
@@ -193,7 +193,9 @@ def start(
 
 
 def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
-    """The arrays' numbers, and the last job's. Raises LaunchError where SLURM is not here or already has this study."""
+    """Returns the arrays' numbers, and the last job's. Raises LaunchError where SLURM is not here or already has this
+    study.
+    """
     require_sbatch()
     RunDir(sweep.folder).create(sweep.trials[0].config.run.share, job=True)
     with RunLock(sweep.folder / ".lock", LOCK_SECONDS):  # who submits at the same time, or runs the study here
@@ -201,7 +203,7 @@ def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
 
 
 def _submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
-    """What `submit` does, once nobody else does."""
+    """Returns what `submit` does, once nobody else does."""
     own = set(jobs_of(RunDir(sweep.folder))) - {os.environ.get("SLURM_JOB_ID")}  # which submits the next stage
     named = call(["squeue", "--noheader", f"--name={sweep.study.name}", "--format=%F"], {}, LaunchError).split()
     if queued := [job for job in named if job in own]:  # others are of a study of this name elsewhere

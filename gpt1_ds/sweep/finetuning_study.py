@@ -229,7 +229,7 @@ class FinetuningStudy(StudySettings):
 
 
 def load_study(name: str) -> FinetuningStudy:
-    """Read a study's file, or a shipped preset like finetune/study/books.
+    """Reads a study's file, or a shipped preset like finetune/study/books.
 
     Raises ConfigError naming every problem of the file. What the keys of the configuration hold is judged where the
     cells' configurations are made.
@@ -238,13 +238,13 @@ def load_study(name: str) -> FinetuningStudy:
 
 
 def named_last(key: str, overrides: Sequence[str]) -> str | None:
-    """The value that the last of the overrides gives a key."""
+    """Returns the value that the last of the overrides gives a key."""
     values = [value for name, _, value in (override.partition("=") for override in overrides) if name == key]
     return values[-1] if values else None
 
 
 def folder_name(name: str) -> str:
-    """`no pre-training` as a part of a path: no-pre-training."""
+    """Returns `no pre-training` as a part of a path: no-pre-training."""
     return re.sub(r"[^\w.]+", "-", name).strip("-.")
 
 
@@ -255,7 +255,7 @@ def cell_folder(task: str, variant: str, choice: str) -> str:
 
 
 def _typed(key: str, value: Any) -> Any:
-    """`value` as its field wants it: tasks as mappings, keys of the configuration as key=value overrides."""
+    """Returns `value` as its field wants it: tasks as mappings, keys of the configuration as key=value overrides."""
     if key == "tasks":
         if not isinstance(value, list):
             raise TypeError(f"{value!r:.80} is no list of presets, like [finetune/cola, finetune/rte]")
@@ -278,7 +278,7 @@ def _typed(key: str, value: Any) -> Any:
 
 
 def _columns(item: Any) -> Iterator[dict[str, Any]]:
-    """A task, or with `examples` one for each number of training examples, with its epochs: a learning curve."""
+    """Yields a task, or with `examples` one for each number of training examples, with its epochs: a learning curve."""
     counts = item.get("examples") if isinstance(item, dict) else None
     if counts is None:
         yield _task(item)
@@ -318,8 +318,8 @@ SCORED = 1000  # examples of a split that the whole study scores all of
 
 
 def rehearsed(study: FinetuningStudy, parts: int) -> FinetuningStudy:
-    """The study as `NAME-rehearsal`: its first seed, and rows that begin with an earlier step of a model. Raises
-    ConfigError.
+    """Returns the study as `NAME-rehearsal`: its first seed, and rows that begin with an earlier step of a model.
+    Raises ConfigError.
     """
     if parts < 2:
         raise ConfigError(f"--rehearse={parts}: a rehearsal is a part of the study; write 2 or more, like 10")
@@ -330,7 +330,9 @@ def rehearsed(study: FinetuningStudy, parts: int) -> FinetuningStudy:
 
 
 def smaller(config: Config, parts: int) -> Config:
-    """A run of the study with a `parts`-th of its steps, tokens, epochs or examples; saves come as much sooner."""
+    """Returns a run of the study with a `parts`-th of its steps, tokens, epochs or examples; saves come as much
+    sooner.
+    """
     train, schedule, kept, task = config.train, config.schedule, config.checkpoint, config.task
     if task is not None and task.train_examples is not None:
         task = replace(task, train_examples=max(LEAST, task.train_examples // parts))  # as many epochs

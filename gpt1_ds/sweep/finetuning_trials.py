@@ -135,7 +135,7 @@ class FinetuningSweep(Sweep):
         return {"task": task, "variant": variant, "seed": seed, "folder": os.path.relpath(folder, self.folder)}
 
     def check(self) -> None:
-        """Raise UserError also for tasks whose files cannot be read. Says which models diverged, which cells have
+        """Raises UserError also for tasks whose files cannot be read. Says which models diverged, which cells have
         scores of other examples, and which runs have no row.
         """
         for variant, folder in dict.fromkeys((variant, folder) for _, variant, _, folder in self.lacking):
@@ -166,7 +166,7 @@ class FinetuningSweep(Sweep):
                     yield f"{trial.run_dir.path}: {reason}; put them back, or remove the folder"
 
     def table(self) -> Iterator[str]:
-        """A line per trial, and the totals."""
+        """Yields a line per trial, and the totals."""
         ends = [trial.early_end or ("done" if trial.done else "to do") for trial in self.trials]
         wide = max(len("to do"), *map(len, ends))
         for trial, end in zip(self.trials, ends, strict=True):
@@ -177,7 +177,7 @@ class FinetuningSweep(Sweep):
 def check_tasks(
     study: FinetuningStudy, configure: Configure, overrides: Sequence[str], models: Mapping[str, Config]
 ) -> None:
-    """Raise UserError for tasks that cannot be read, that have no trend, or that the tokenizer of one of the `models`
+    """Raises UserError for tasks that cannot be read, that have no trend, or that the tokenizer of one of the `models`
     has no symbols for, before there is a model to fine-tune.
     """
     problems: list[str] = []
@@ -226,8 +226,8 @@ def _lacking_symbols(config: Config, tasks: Sequence[tuple[Task, TaskConfig]]) -
 def make_sweep(
     study: FinetuningStudy, configure: Configure, overrides: Sequence[str] = (), models: PretrainingSweep | None = None
 ) -> FinetuningSweep:
-    """The sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win), and the
-    models that it has trained before. Cells of a model that diverged have no trial.
+    """Returns the sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win), and
+    the models that it has trained before. Cells of a model that diverged have no trial.
 
     Raises ConfigError naming every problem of every trial's configuration, or where all models diverged.
     """
@@ -270,20 +270,20 @@ def make_sweep(
 
 
 def _starting(overrides: Sequence[str], models: PretrainingSweep | None, seed: int) -> list[str]:
-    """With the checkpoint of the model that a row names."""
+    """Returns the arguments with the checkpoint of the model that a row names."""
     folder = _source_of(overrides, models, seed)
     own = [override for override in overrides if override.partition("=")[0] not in (PRETRAINED, STEP)]
     return own if folder is None else [f"{SOURCE}={folder}", *own]
 
 
 def _model_of(row: Sequence[str], models: PretrainingSweep | None, seed: int) -> PretrainingTrial | None:
-    """The model that a row names, trained with `seed`."""
+    """Returns the model that a row names, trained with `seed`."""
     name = named_last(PRETRAINED, row)
     return None if name is None or models is None else models.by_name[name, seed]
 
 
 def _source_of(row: Sequence[str], models: PretrainingSweep | None, seed: int) -> Path | None:
-    """The run folder of the model that a row names, or its checkpoint of the step that the row names."""
+    """Returns the run folder of the model that a row names, or its checkpoint of the step that the row names."""
     model, step = _model_of(row, models, seed), named_last(STEP, row)
     if model is None:
         return None
@@ -333,7 +333,7 @@ def _trial(study: FinetuningStudy, key: tuple[str, str, str], seed: int, config:
 
 
 def _identity(config: Config) -> Config:
-    """Equal for configurations that differ in their folder and seed alone."""
+    """Returns a configuration that is equal for those that differ in their folder and seed alone."""
     task, layers = config.task, config.model.layers
     assert task is not None, "a fine-tuning trial has a task"
     taken = layers if task.transfer_layers is None else task.transfer_layers
@@ -345,7 +345,7 @@ FORMAT = 4  # an entry holds answers, too, and the groups of examples; of two te
 
 
 def write_controls(sweep: FinetuningSweep) -> None:
-    """Fit the controls of every task of the table whose examples are not those that the file knows.
+    """Fits the controls of every task of the table whose examples are not those that the file knows.
 
     Raises DataError when scikit-learn is not installed.
     """
@@ -368,8 +368,8 @@ def write_controls(sweep: FinetuningSweep) -> None:
 
 
 def fitted_controls(data: TaskData) -> dict[str, Any]:
-    """An entry of the file. Raises DataError when scikit-learn is not installed, ValueError for examples of which a
-    rule makes no model.
+    """Returns an entry of the file. Raises DataError when scikit-learn is not installed, ValueError for examples of
+    which a rule makes no model.
     """
     answers = list(data.task.controls(data.splits))
     scores = [asdict(score) for score in control_scores(data.task, answers)]
@@ -388,7 +388,7 @@ def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:
 
 
 def _identity_of_controls(data: TaskData) -> str:
-    """Hex sha256 of the task and all its examples, and of what an entry holds."""
+    """Returns the hex sha256 of the task and all its examples, and of what an entry holds."""
     digest = hashlib.sha256(repr((FORMAT, data.task)).encode())
     for split, examples in sorted(data.splits.items()):
         digest.update(repr((split, examples)).encode())

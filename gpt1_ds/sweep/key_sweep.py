@@ -88,7 +88,7 @@ class KeySweep(Sweep):
             )
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """A row per trial: its values, how far it is, its score, its folder."""
+        """Yields a row per trial: its values, how far it is, its score, its folder."""
         failed: dict[str, str] = {}
         for event in read_jsonl(RunDir(self.folder).events):
             if "cell" in event:
@@ -101,7 +101,7 @@ class KeySweep(Sweep):
             yield {**dict(trial.values), "outcome": outcome, name: shown, "run": str(trial.run_dir.path)}
 
     def table(self) -> Iterator[str]:
-        """The rows as aligned lines below their names, and the totals."""
+        """Yields the rows as aligned lines below their names, and the totals."""
         rows = list(self.rows())
         names = list(dict.fromkeys(name for row in rows for name in row))
         names.sort(key="run".__eq__)  # last
@@ -120,7 +120,8 @@ class KeySweep(Sweep):
 def make_key_sweep(
     arguments: Sequence[str], configure: Callable[[Sequence[str]], Config], nproc: int | None, jobs: int | None
 ) -> KeySweep:
-    """The product of the lists in `arguments`, each key=a,b,c; `configure` makes a run's configuration of overrides.
+    """Returns the product of the lists in `arguments`, each key=a,b,c; `configure` makes a run's configuration of
+    overrides.
 
     Raises UserError naming every problem of the lists and of every trial's configuration, each once.
     """
@@ -157,7 +158,7 @@ def make_key_sweep(
 
 
 def _list(argument: str) -> tuple[str, list[str]]:
-    """key=a,b,c as (key, values); commas in brackets belong to a value. Raises ConfigError."""
+    """Returns key=a,b,c as (key, values); commas in brackets belong to a value. Raises ConfigError."""
     key, equals, text = argument.partition("=")
     values, depth = [""], 0
     for letter in text:
@@ -188,7 +189,7 @@ def _same(trials: Sequence[KeyTrial], configs: Sequence[Config]) -> Iterator[str
 
 
 def _placed(config: Config, values: Values) -> Config:
-    """In a folder that tells the values: lr-1e-3_seed-2."""
+    """Returns the configuration in a folder that says the values: lr-1e-3_seed-2."""
     parts = ((key.rpartition(".")[2], re.sub(r"[^A-Za-z0-9.-]+", "-", value).strip(".")) for key, value in values)
     sweep = f"{config.run.name}-sweep"
     place = f"{sweep}/{'_'.join(f'{key}-{value}' for key, value in parts)}"

@@ -46,7 +46,7 @@ class RunRecord:
 
 
 def read(run_dir: RunDir, steps: int) -> RunRecord:
-    """The record of a run that is to have `steps` steps."""
+    """Returns the record of a run that is to have `steps` steps."""
     lines = list(_lines(run_dir))
     train, held_out = ([line for line in lines if line["kind"] == kind] for kind in READ)
     events = list(read_jsonl(run_dir.events))
@@ -73,8 +73,8 @@ def _lines(run_dir: RunDir) -> Iterator[dict[str, Any]]:
 
 
 def is_cut(run_dir: RunDir) -> bool:
-    """Whether a run is done and metrics.jsonl lacks lines of its end: its last step, or the evaluation after it where
-    the run has others.
+    """Returns whether a run is done and metrics.jsonl lacks lines of its end: its last step, or the evaluation after it
+    where the run has others.
     """
     if not run_dir.done.exists():
         return False
@@ -111,9 +111,9 @@ def _target(run_dir: RunDir) -> int:
 
 
 def dominated(settings: EarlyEnd, record: RunRecord, steps: int, competitors: Mapping[str, RunRecord]) -> str:
-    """Why a running trial should stop early, or "": after the fraction `after` of its steps its held-out loss exceeds
-    that of a competitor at the same step by more than `behind`. `competitors` are finished records, by name, of the
-    same trial at other learning rates.
+    """Returns why a running trial should stop early, or "": after the fraction `after` of its steps its held-out loss
+    exceeds that of a competitor at the same step by more than `behind`. `competitors` are finished records, by name, of
+    the same trial at other learning rates.
     """
     if not (settings.behind and record.held_out):
         return ""

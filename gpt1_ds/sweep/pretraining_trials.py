@@ -74,7 +74,7 @@ class PretrainingSweep(Sweep):
         return {"name": self.study.name, "cells": [{"name": one.name, "seed": one.seed} for one in self.trials]}
 
     def check(self) -> None:
-        """Raise UserError also for data that are not there, where a trial still reads them."""
+        """Raises UserError also for data that are not there, where a trial still reads them."""
         for config in {trial.name: trial.config for trial in self.trials if not trial.done}.values():
             if not needs_embedded_corpus(config):  # before a dry run it is not there
                 open_data(config)
@@ -88,7 +88,7 @@ class PretrainingSweep(Sweep):
         """Fine-tuning needs them."""
 
     def table(self) -> Iterator[str]:
-        """A line per trial."""
+        """Yields a line per trial."""
         for trial in self.trials:
             yield f"{trial.early_end or ('done ' if trial.done else 'to do')}  {trial}"
 
@@ -96,8 +96,8 @@ class PretrainingSweep(Sweep):
 def make_pretraining(
     study: FinetuningStudy, configure: Callable[[Sequence[str], Sequence[str]], Config], overrides: Sequence[str] = ()
 ) -> PretrainingSweep | None:
-    """The sweep of the study's `pretrain`, all models of a seed before those of the next; None where there is nothing.
-    Of the `overrides` only keys of `run` and `slurm` count.
+    """Returns the sweep of the study's `pretrain`, all models of a seed before those of the next; None where there is
+    nothing. Of the `overrides` only keys of `run` and `slurm` count.
 
     Raises ConfigError naming every problem of every configuration.
     """
@@ -124,7 +124,7 @@ def make_pretraining(
 
 
 def _lacking_steps(study: FinetuningStudy, configs: Mapping[str, Config]) -> Iterator[str]:
-    """Problems of rows that begin with a checkpoint which its model will not keep."""
+    """Yields problems of rows that begin with a checkpoint which its model will not keep."""
     for row, overrides in study.variants.items():
         model, step = named_last(PRETRAINED, overrides), int(named_last(STEP, overrides) or 0)
         if step and model is not None and model in configs:
@@ -144,5 +144,5 @@ def _of_seed(study: FinetuningStudy, name: str, seed: int, config: Config) -> Co
 
 
 def _place(study: FinetuningStudy) -> str:
-    """The folder of the models, below run.dir."""
+    """Returns the folder of the models, below run.dir."""
     return f"{study.models or study.name}/{FOLDER}"

@@ -30,7 +30,7 @@ USER, HANDOVER = "user", "handover"
 
 
 def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> int:
-    """Run the trials that are not done; the program's exit code: 0 all done, 1 some failed, 75 to be continued.
+    """Runs the trials that are not done; the program's exit code: 0 all done, 1 some failed, 75 to be continued.
 
     `update` is called at the beginning and after every trial. Ctrl-C, SIGTERM, a lost terminal and a file STOP in the
     sweep's folder let the running trials save and end.
@@ -55,12 +55,12 @@ def make_folder(sweep: Sweep) -> None:
 
 
 def threads(ranks: int) -> int:
-    """Cores of this machine for each of `ranks` ranks."""
+    """Returns the number of this machine's cores for each of `ranks` ranks."""
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def run_trial(target: str, config: Config, log_file: str, devices: str | None = None) -> int:
-    """On a rank: `target(config)` on the GPUs `devices`, with what it would print added to `log_file`."""
+    """Runs `target(config)` on a rank, on the GPUs `devices`, with what it would print added to `log_file`."""
     if devices is not None:  # CUDA reads it when it is first used, which is later
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
     with open(log_file, "a", encoding="utf-8") as file:
@@ -136,7 +136,7 @@ class _Runner:
                 self._settle(running.pop(future), future)
 
     def _next(self, others_run: bool) -> Trial | None:
-        """The first trial that can begin. What waits for a run that will not come is given up."""
+        """Returns the first trial that can begin. What waits for a run that will not come is given up."""
         ready = next((trial for trial in self.waiting if trial.ready), None)
         if ready is not None:
             self.waiting.remove(ready)
@@ -227,6 +227,6 @@ class _Runner:
         self._note(text)
 
     def _note(self, text: str) -> None:
-        """Add it to study.log. A full disk costs the line, not the trials that run."""
+        """Adds it to study.log. A full disk costs the line, not the trials that run."""
         with contextlib.suppress(OSError):
             append(self.log_file, f"{text}\n")

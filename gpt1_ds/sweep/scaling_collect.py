@@ -26,7 +26,8 @@ Rows = list[dict[str, Any]]
 
 
 def collect(sweep: ScalingSweep, is_growing: bool = False) -> Rows:
-    """Write results.csv, downstream.csv where tasks were scored, and the W&B table; the rows of results.csv.
+    """Writes results.csv, downstream.csv where tasks were scored, and the W&B table, and returns the rows of
+    results.csv.
 
     Cells that end on several hosts at the same time collect one after the other, so that the last table has all of
     them. `is_growing`: other cells still run; the W&B table then has those that have ended, and offline there is none,
@@ -78,16 +79,17 @@ def growing_table(sweep: ScalingSweep) -> Iterator[Callable[[], None]]:
 
 
 def rows(trials: Sequence[ScalingTrial], ranks: int) -> Rows:
-    """Rows with tables.COLUMNS, in the trials' order."""
+    """Returns rows with tables.COLUMNS, in the trials' order."""
     results = [_row(trial, _ranks(trial, ranks)) for trial in trials]
     mark_best_rates(results)
     return results
 
 
 def downstream(trials: Sequence[ScalingTrial]) -> Rows:
-    """Rows with tables.DOWNSTREAM: what `evaluate` (zero-shot probes) and fine-tuning runs below a trial's folder wrote
-    to an eval.json; of each task the first metric, on every split that was not trained on, at the last step, beside its
-    control (of fine-tuning the best one) and chance (of fine-tuning the majority), where they are known.
+    """Returns rows with tables.DOWNSTREAM: what `evaluate` (zero-shot probes) and fine-tuning runs below a trial's
+    folder wrote to an eval.json; of each task the first metric, on every split that was not trained on, at the last
+    step, beside its control (of fine-tuning the best one) and chance (of fine-tuning the majority), where they are
+    known.
     """
     scores = []
     for trial in trials:
@@ -106,8 +108,8 @@ def downstream(trials: Sequence[ScalingTrial]) -> Rows:
 
 
 def _control_and_chance(entry: Entry, metric: str, entries: Sequence[Entry]) -> dict[str, float | None]:
-    """What an entry is judged by: its own control and chance, else those of fine-tuning, which are `entries` of their
-    own, of tasks that are called CONTROL, a control's name, "/" and the task.
+    """Returns what an entry is judged by: its own control and chance, else those of fine-tuning, which are `entries` of
+    their own, of tasks that are called CONTROL, a control's name, "/" and the task.
     """
     controls: dict[str, float | None] = {}
     for other in entries:
@@ -121,7 +123,7 @@ def _control_and_chance(entry: Entry, metric: str, entries: Sequence[Entry]) -> 
 
 
 def _ranks(trial: ScalingTrial, usual: int) -> int:
-    """How many ranks ran the trial last."""
+    """Returns how many ranks ran the trial last."""
     started = [line for line in read_jsonl(trial.run_dir.events) if line["event"] == "started"]
     return int(started[-1].get("ranks", usual)) if started else usual
 

@@ -138,12 +138,12 @@ class ScalingStudy(StudySettings):
 
 
 def load_scaling(name: str) -> ScalingStudy:
-    """Read a scaling study's file, or a shipped preset like scaling/books. Raises ConfigError naming every problem."""
+    """Reads a scaling study's file, or a shipped preset like scaling/books. Raises ConfigError naming every problem."""
     return read_study(ScalingStudy, name, _typed)
 
 
 def _typed(key: str, value: Any) -> Any:
-    """`value` as its field wants it: counts as numbers, keys of the configuration as key=value overrides."""
+    """Returns `value` as its field wants it: counts as numbers, keys of the configuration as key=value overrides."""
     if key == "overrides":
         return as_overrides(value)
     if key == "base" and isinstance(value, str):

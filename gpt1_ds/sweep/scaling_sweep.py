@@ -45,7 +45,7 @@ class ScalingSweep(Sweep):
         return any(trial.kind == "ladder" for trial in self.trials)
 
     def check(self) -> None:
-        """Raise UserError also for data that are not there, or lack the text whose loss is the result of a cell."""
+        """Raises UserError also for data that are not there, or lack the text whose loss is the result of a cell."""
         config = self.trials[0].config
         if open_data(config).held_out is None:
             raise ConfigError(
@@ -68,7 +68,7 @@ class ScalingSweep(Sweep):
         return ""
 
     def _competitors(self, trial: ScalingTrial) -> dict[str, outcome.RunRecord]:
-        """Finished records of the same trial at other learning rates."""
+        """Returns finished records of the same trial at other learning rates."""
         seed = trial.config.run.seed
         same = [x for x in self.trials if x.rate != trial.rate and x.point == trial.point and x.config.run.seed == seed]
         records = {other.name: other.record for other in same}
@@ -98,7 +98,7 @@ class ScalingSweep(Sweep):
     # What people read
 
     def table(self) -> Iterator[str]:
-        """What every trial is and needs, and the totals."""
+        """Yields what every trial is and needs, and the totals."""
         wide = max(len(trial.name) for trial in self.trials)
         yield (
             f"{'cell':<{wide}}  {'arm':<10}{'N':>8}{'N all':>8}{'N blocks':>9}{'D':>8}{'U':>8}{'epochs':>7}{'C':>10}"
@@ -136,7 +136,7 @@ class ScalingSweep(Sweep):
         yield from (f"warning: {warning}" for warning in warnings(self.trials))
 
     def status(self) -> Iterator[str]:
-        """How far every trial is, and how many have which outcome. Raises ConfigError as `collect` does."""
+        """Yields how far every trial is, and how many have which outcome. Raises ConfigError as `collect` does."""
         self.check_configurations()
         wide = max(len(trial.name) for trial in self.trials)
         yield f"{'cell':<{wide}}  {'N':>6}{'D':>8}  {'outcome':<10}{'step':>14}  {'loss':>7}  {'time':<12}"
@@ -155,7 +155,7 @@ class ScalingSweep(Sweep):
 
 
 def read_sweep(file: str, overrides: Sequence[str], prepare: bool = False) -> ScalingSweep:
-    """The sweep of a study's file. Nothing is written, unless `prepare` asks for the corpus inside Python.
+    """Returns the sweep of a study's file. Nothing is written, unless `prepare` asks for the corpus inside Python.
 
     Raises ConfigError naming every problem, also of a study that cannot answer its question.
     """
@@ -171,7 +171,7 @@ def read_sweep(file: str, overrides: Sequence[str], prepare: bool = False) -> Sc
 
 
 def unidentified(trials: Sequence[ScalingTrial]) -> Iterator[str]:
-    """Why no law can be fitted to these trials."""
+    """Yields why no law can be fitted to these trials."""
     if not any(trial.kind == "ladder" for trial in trials):
         return  # depth, shape and data answer other questions
     fitted = _fitted(trials)
@@ -190,7 +190,7 @@ def unidentified(trials: Sequence[ScalingTrial]) -> Iterator[str]:
 
 
 def warnings(trials: Sequence[ScalingTrial]) -> Iterator[str]:
-    """What a fit to these trials will not know well."""
+    """Yields what a fit to these trials will not know well."""
     fitted = _fitted(trials)
     if not fitted:
         return

@@ -120,8 +120,8 @@ class ScalingTrial(Trial):
 def make_trials(
     study: ScalingStudy, overrides: Sequence[str], vocab_size: int | None, data_tokens: int | None
 ) -> tuple[ScalingTrial, ...]:
-    """The trials of `study` in the order in which they start: trunks before branches, large before small, because a
-    large one that starts last keeps all others waiting. The command line's `overrides` hold for all of them.
+    """Returns the trials of `study` in the order in which they start: trunks before branches, large before small,
+    because a large one that starts last keeps all others waiting. The command line's `overrides` hold for all of them.
     `vocab_size` and `data_tokens` are those of the data, None where they are not there yet.
 
     Raises ConfigError naming every problem.
@@ -141,7 +141,7 @@ def make_trials(
 
 
 def base_config(study: ScalingStudy, overrides: Sequence[str]) -> Config:
-    """What all trials have in common. Raises ConfigError for `overrides` of what the study says of each."""
+    """Returns what all trials have in common. Raises ConfigError for `overrides` of what the study says of each."""
     refuse_keys(OWN_KEYS, overrides)
     sizes = [f"model.layers={study.arms[0].layers[0]}", f"model.width={study.head_width}", "model.heads=1"]
     words = [*study.overrides, *overrides, *sizes]
@@ -149,8 +149,8 @@ def base_config(study: ScalingStudy, overrides: Sequence[str]) -> Config:
 
 
 def study_folder(name: str, overrides: Sequence[str] = ()) -> Path:
-    """The folder of the study in the file `name`, run with the command line's `overrides`, or `name` itself where it is
-    a folder. Raises ConfigError.
+    """Returns the folder of the study in the file `name`, run with the command line's `overrides`, or `name` itself
+    where it is a folder. Raises ConfigError.
     """
     if Path(name).is_dir():
         ConfigError.raise_all(f"{word}: {name} is a folder, whose cells have run; leave it out" for word in overrides)
@@ -256,8 +256,8 @@ class _Maker:
         )
 
     def _warmup(self, model: ModelConfig, shortest: int) -> float:
-        """Tokens, in proportion to N (Porian et al. 2024); with wsd the same for all budgets of a size, or they could
-        not share a trunk.
+        """Returns tokens, in proportion to N (Porian et al. 2024); with wsd the same for all budgets of a size, or they
+        could not share a trunk.
         """
         wanted = self.study.warmup * counts(model, self.vocab_size)[self.study.convention]
         return min(wanted, shortest / 4)
@@ -284,13 +284,13 @@ def _problems(study: ScalingStudy, made: Sequence[ScalingTrial]) -> Iterator[str
 
 
 def _line(trial: ScalingTrial) -> tuple[object, ...]:
-    """What cells have in common that differ in their budgets alone."""
+    """Returns what cells have in common that differ in their budgets alone."""
     model = trial.config.model
     return model.layers, model.width, trial.config.run.seed, trial.rate, trial.config.data.unique_tokens
 
 
 def _branched(made: Sequence[ScalingTrial]) -> list[ScalingTrial]:
-    """The trials with every smaller budget set to begin from its trunk."""
+    """Returns the trials, with every smaller budget set to begin from its trunk."""
     groups: dict[object, list[ScalingTrial]] = {}
     for trial in made:
         groups.setdefault(_line(trial), []).append(trial)
@@ -305,7 +305,7 @@ def _branched(made: Sequence[ScalingTrial]) -> list[ScalingTrial]:
 
 
 def _decay_begins(trial: ScalingTrial) -> int:
-    """The last step at the full rate (training/schedule.py)."""
+    """Returns the last step at the full rate (training/schedule.py)."""
     return trial.steps - max(1, round(trial.config.schedule.decay_fraction * trial.steps))
 
 

@@ -32,7 +32,7 @@ def publish_fit(
     predictions: Sequence[Mapping[str, Any]],
     pictures: Iterable[Path],
 ) -> None:
-    """Show in the W&B run of the study in `folder` the parameters of its fit (`record` is fit.json) with their
+    """Shows in the W&B run of the study in `folder` the parameters of its fit (`record` is fit.json) with their
     intervals, its errors, what it predicts, and the PNG files of its figures.
     """
     summary: dict[str, Any] = {"fit/error_percent": record["fit_error_percent"], "fit/points": record["points"]}
@@ -50,7 +50,7 @@ def publish_fit(
 
 
 def study_logger(folder: Path, tracking: TrackingConfig, described: dict[str, Any]) -> WandbLogger:
-    """The W&B run of the study in `folder`, beside those of its cells."""
+    """Returns the W&B run of the study in `folder`, beside those of its cells."""
     from gpt1_ds.tracking.sinks import WandbLogger
     from gpt1_ds.tracking.wandb import start
 

@@ -40,7 +40,7 @@ T = TypeVar("T", bound=StudySettings)
 
 
 def read_study(kind: type[T], name: str, typed: Callable[[str, Any], Any]) -> T:
-    """The file or shipped preset `name` as a `kind`; `typed` turns a key's value into what its field wants.
+    """Returns the file or shipped preset `name` as a `kind`; `typed` turns a key's value into what its field wants.
 
     Raises ConfigError naming every problem.
     """
@@ -66,7 +66,7 @@ def read_study(kind: type[T], name: str, typed: Callable[[str, Any], Any]) -> T:
 
 
 def refuse_keys(own: Collection[str], overrides: Sequence[str]) -> None:
-    """Raise ConfigError for the command line's `overrides` of keys that a study sets itself."""
+    """Raises ConfigError for the command line's `overrides` of keys that a study sets itself."""
     keys = (override.partition("=")[0] for override in overrides)
     ConfigError.raise_all(
         f"{key} is set by the study for every cell; leave it out" for key in dict.fromkeys(keys) if key in own
@@ -74,7 +74,7 @@ def refuse_keys(own: Collection[str], overrides: Sequence[str]) -> None:
 
 
 def jobs_at_a_time(study: StudySettings, asked: int | None) -> int:
-    """The option --jobs where it is given, else the study's. Raises ConfigError."""
+    """Returns the option --jobs where it is given, else the study's. Raises ConfigError."""
     jobs = study.jobs if asked is None else asked
     if jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")

@@ -58,7 +58,7 @@ class Trial(ABC):
 
     @abstractmethod
     def must_keep(self, key: str) -> bool:
-        """Whether a run whose configuration differs in `key` is another trial."""
+        """Returns whether a run whose configuration differs in `key` is another trial."""
 
     @property
     def divergence(self) -> str:
@@ -78,8 +78,8 @@ class Trial(ABC):
         )
 
     def differences(self) -> Iterator[str]:
-        """What its run folder was made with, where that is not what the study now says; one in which no run took a step
-        belongs to nobody, unless it diverged there.
+        """Yields what its run folder was made with, where that is not what the study now says; one in which no run took
+        a step belongs to nobody, unless it diverged there.
         """
         if self.run_dir.config.exists() and (claim.has_record(self.run_dir) or self.divergence):
             before = load_recorded(self.run_dir.config)
@@ -126,18 +126,18 @@ class Sweep(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What study.json says."""
+        """Returns what study.json says."""
 
     def ranks_needed(self, trial: Any) -> int:
         """Returns how many ranks the job of `trial` asks for."""
         return self.study.nproc
 
     def check(self) -> None:
-        """Raise UserError, before anything starts, for what no trial could run with."""
+        """Raises UserError, before anything starts, for what no trial could run with."""
         self.check_configurations()
 
     def check_configurations(self) -> None:
-        """Raise ConfigError for trials that ran with another configuration, or where the folder is a run's. Says which
+        """Raises ConfigError for trials that ran with another configuration, or where the folder is a run's. Says which
         runs of the folder have no row.
         """
         ConfigError.raise_all(self.differences())
@@ -187,7 +187,7 @@ class Sweep(ABC):
         return ""
 
     def remove_checkpoints(self) -> None:
-        """Remove the checkpoints that no trial needs any more."""
+        """Removes the checkpoints that no trial needs any more."""
         if self.study.keep_checkpoints:
             return
         kept = [trial for trial in self.trials if trial.run_dir.checkpoints.exists()]  # few, also in a large study

@@ -100,7 +100,9 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
 
 
 def batches_per_epoch(examples: int, size: int) -> int:
-    """Whole batches in so many training examples. Raises DataError when there are fewer than one batch takes."""
+    """Returns the number of whole batches in so many training examples. Raises DataError when there are fewer than one
+    batch takes.
+    """
     if examples < size:
         raise DataError(f"{examples} training examples are fewer than one batch; use train.global_batch={examples}")
     return examples // size
@@ -123,12 +125,12 @@ class TrainBatches:
         self.order = lru_cache(maxsize=2)(self._draw)
 
     def at(self, number: int) -> TaskBatch:
-        """Batch `number` of the run; `number // per_epoch` is its epoch."""
+        """Returns batch `number` of the run; `number // per_epoch` is its epoch."""
         epoch, k = divmod(number, self.per_epoch)
         return build_batch(self._encoded, self.order(epoch)[k], self._multiple)
 
     def padding_share(self) -> float:
-        """Share of the positions of the first epoch that hold no token."""
+        """Returns the fraction of the positions of the first epoch that hold no token."""
         lengths = self._encoded.lengths[self.order(0)]  # [per_epoch, size, C]
         longest = lengths.max(axis=(1, 2))
         wide = np.minimum(-(-longest // self._multiple) * self._multiple, self._encoded.limit)

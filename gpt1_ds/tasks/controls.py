@@ -56,7 +56,7 @@ def fit_linear(task: Task, train: Sequence[Example], features: Callable[[Texts],
 
 
 def _fitted(task: Task, table: Any, gold: Numbers) -> Any:
-    """A scikit-learn estimator."""
+    """Returns a scikit-learn estimator."""
     try:
         from sklearn.linear_model import LogisticRegression, RidgeCV
         from sklearn.model_selection import GridSearchCV, StratifiedKFold
@@ -74,7 +74,9 @@ def _fitted(task: Task, table: Any, gold: Numbers) -> Any:
 
 
 def text_rows(examples: Sequence[Example], alone: bool = False) -> Texts:
-    """The texts of each example; of a choice those of each answer, with the document and the question before it."""
+    """Returns the texts of each example; of a choice those of each answer, with the document and the question before
+    it.
+    """
     rows = []
     for example in examples:
         *before, last = example.texts
@@ -91,7 +93,7 @@ MOST = 20_000  # training examples that are fitted: a few minutes on one core
 
 
 def fitted_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
-    """The majority and the linear models on every labelled split but train.
+    """Yields the majority and the linear models on every labelled split but train.
 
     Raises DataError when scikit-learn is not installed, ValueError for examples of which it makes no model: texts
     without a word, or of one class.
@@ -105,7 +107,7 @@ def fitted_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
 
 
 def cosines(splits: Splits) -> Iterator[ControlAnswers]:
-    """The TF-IDF cosine of scored pairs. Words are weighted by how rare they are in train; no label is read."""
+    """Yields the TF-IDF cosine of scored pairs. Words are weighted by how rare they are in train; no label is read."""
     features = Features([(example.texts[0], example.texts[1]) for example in splits["train"]])
     for split, examples in splits.items():
         scored = [example for example in examples if example.score is not None]
@@ -124,7 +126,9 @@ def _majority(task: Task, train: Sequence[Example]) -> Predict:
 
 
 def _linear(task: Task, train: Sequence[Example], control: str, features: Features) -> Predict:
-    """The control of this name, other than the majority. The words of the second text alone are those of no other."""
+    """Returns the control of this name, other than the majority. The words of the second text alone are those of no
+    other.
+    """
     if control == SECOND:
         return fit_linear(task, train, Features(text_rows(train, alone=True)).words, alone=True)
     tables = {WORDS: features.words, OVERLAP: features.overlap, STRONGEST: features.words_and_overlap}
@@ -144,31 +148,31 @@ class Features:
         self.weights.fit(text for row in rows for text in row)
 
     def cosines(self, rows: Texts) -> NDArray[np.float64]:
-        """[N], of the two texts of each row; 0 where one has no word that is known."""
+        """Returns [N], of the two texts of each row; 0 where one has no word that is known."""
         first, second = self._texts(rows)  # sparse rows of length 1, or of zeros
         return np.asarray(first.multiply(second).sum(1)).ravel()
 
     def words(self, rows: Texts) -> Any:
-        """[N, words], or [N, 2 x words] of two texts."""
+        """Returns [N, words], or [N, 2 x words] of two texts."""
         from scipy.sparse import hstack
 
         first, second = self._texts(rows)
         return hstack([first, second]).tocsr() if self.two else second
 
     def overlap(self, rows: Texts) -> Any:
-        """[N, 4]."""
+        """Returns [N, 4]."""
         from scipy.sparse import csr_matrix
 
         return csr_matrix(np.column_stack([self.cosines(rows), np.array([_overlap(*row) for row in rows])]))
 
     def words_and_overlap(self, rows: Texts) -> Any:
-        """[N, 2 x words + 4]."""
+        """Returns [N, 2 x words + 4]."""
         from scipy.sparse import hstack
 
         return hstack([self.words(rows), self.overlap(rows)]).tocsr()
 
     def _texts(self, rows: Texts) -> tuple[Any, Any]:
-        """The weights of the first and of the second texts, [N, words] each."""
+        """Returns the weights of the first and of the second texts, [N, words] each."""
         first, second = (self.weights.transform([row[side] for row in rows]) for side in (0, 1))
         return first, second
 

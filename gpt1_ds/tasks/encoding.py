@@ -57,7 +57,7 @@ class SequenceRow:
 
 
 def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
-    """`task` as a model of this kind reads it."""
+    """Returns `task` as a model of this kind reads it."""
     task = task.with_settings(settings)
     if settings.form == "text":
         return in_text(task)

@@ -50,7 +50,7 @@ def find_set(name: str) -> DataSet:
 
 
 def fetch(name: str, out: str | Path, show: Show = show_nothing) -> Fetched:
-    """Write the files of a set that are not there yet below `out`.
+    """Writes the files of a set that are not there yet below `out`.
 
     Raises UserError for an unknown set, DataError for one that must be had by hand or whose folder holds files of
     another origin, WorldError where the network or the hub does not answer; one line, which says where files go.
@@ -124,14 +124,16 @@ def _from_hub(one: HubSet, folder: Path, show: Show) -> Fetched:
 
 
 def _begin(one: DataSet, folder: Path, source: Mapping[str, Any]) -> None:
-    """Say before the first file where all of them are from, so that a folder with a part of them is known as ours."""
+    """Says before the first file where all of them are from, so that a folder with a part of them is known as ours."""
     if not (folder / SOURCE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / SOURCE, {"name": one.name, "licence": one.licence, **source})
 
 
 def _commit(datasets: Any, one: HubSet, folder: Path) -> str:
-    """The commit whose files are read. This call comes first, because it gives up soon where there is no network."""
+    """Returns the commit whose files are read. This call comes first, because it gives up soon where there is no
+    network.
+    """
     from huggingface_hub import HfApi
 
     files = ", ".join(f"{stem.format(config='*')}.jsonl" for stem in one.splits)
@@ -160,7 +162,7 @@ def _configs(datasets: Any, one: HubSet, commit: str) -> list[str]:
 
 
 def _rows(datasets: Any, one: HubSet, commit: str, parts: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """The rows of a file: classes by their names, -1, for unknown, as it is."""
+    """Yields the rows of a file: classes by their names, -1, for unknown, as it is."""
     for config, split in parts:
 
         def opened(config: str = config, split: str = split) -> Any:

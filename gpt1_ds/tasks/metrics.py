@@ -34,13 +34,17 @@ LIBRARIES = ("sklearn", "scipy")  # of the scores of classes and numbers
 
 
 def submission_name(task: str, split: str, ending: str = "tsv") -> str:
-    """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for; answers of SQuAD are JSON."""
+    """Returns `CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for; answers of SQuAD are
+    JSON.
+    """
     official = SPECS[task].submission if task in SPECS else {}
     return official.get(split, f"{task}-{split}.{ending}")
 
 
 def read_submission(file: Path) -> dict[str, str]:
-    """Example's id -> its prediction, a label's name, a score, or a text. Raises DataError for a damaged file."""
+    """Returns example's id -> its prediction, a label's name, a score, or a text. Raises DataError for a damaged
+    file.
+    """
     try:
         if file.suffix == ".json":
             return dict(json.loads(file.read_text(encoding="utf-8")))
@@ -58,7 +62,7 @@ def write_submission(
     folder: Path,
     split: str = "test",
 ) -> Path:
-    """Write `predictions` [N], class or choice numbers or scores, of the examples with these `ids`; returns the file.
+    """Writes `predictions` [N], class or choice numbers or scores, of the examples with these `ids`; returns the file.
 
     A score outside of the task's range is brought to its border; of sentences it is the cosine. The index is the
     example's id, which in GLUE's test files is the row's number; tasks/reading.py refuses ids and labels with a tab.

@@ -151,7 +151,7 @@ def _counts(questions: Sequence[Question]) -> NDArray[np.int64]:
 
 
 def _points(values: Float64s, label: int) -> float:
-    """1 for a right answer, 0 for a wrong one, a share where several are the best."""
+    """Returns 1 for a right answer, 0 for a wrong one, a share where several are the best."""
     best = values == values.max()
     return float(best[label] / best.sum())
 
@@ -186,8 +186,8 @@ def _phenomena(probe: Probe, asked: Sequence[Question], sums: Float64s) -> dict[
 
 
 def _acceptability(values: Float64s, asked: Sequence[Question], fitted: Sequence[Question]) -> dict[str, float]:
-    """Matthews' correlation and the accuracy of values above a threshold that is fitted, and without any threshold the
-    area under the ROC curve, which is not there where all sentences are of one class.
+    """Returns matthews' correlation and the accuracy of values above a threshold that is fitted, and without any
+    threshold the area under the ROC curve, which is not there where all sentences are of one class.
     """
     gold = np.array([question.label for question in (*asked, *fitted)])
     threshold = best_threshold(values[len(asked) :], gold[len(asked) :])

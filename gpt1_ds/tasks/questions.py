@@ -68,8 +68,8 @@ def causal_frame(tokenizer: Tokenizer, context: int, in_rows: bool = False) -> F
 
 
 def masked_frame(tokenizer: Tokenizer, context: int, in_rows: bool) -> Frame:
-    """`[cls] text [separator]` as in data/spans.py, where the tokenizer has these symbols; with `in_rows` false the
-    model has seen windows of text without them. Raises ConfigError for a tokenizer without a mask.
+    """Returns `[cls] text [separator]` as in data/spans.py, where the tokenizer has these symbols; with `in_rows` false
+    the model has seen windows of text without them. Raises ConfigError for a tokenizer without a mask.
     """
     special = tokenizer.special_ids
     first, last = (() if role is None or not in_rows else (role,) for role in (special.cls, special.separator))
@@ -107,7 +107,7 @@ class Question:
         )
 
     def alone(self, frame: Frame) -> Question:
-        """The control's: the candidates with nothing before them but what the frame puts before any text."""
+        """Returns the control's: the candidates with nothing before them but what the frame puts before any text."""
         answers = [answer[: frame.most] for answer in self.candidates or self.answers(frame)]
         sequences = tuple(frame.around(frame.before, answer) for answer in answers)
         return replace(self, sequences=sequences, scored=tuple(map(len, answers)))
@@ -135,7 +135,7 @@ def probe_questions(probe: Probe, examples: Sequence[Example], tokenizer: Tokeni
 
 
 def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
-    """As `probe_questions`, of the probe of this name."""
+    """Returns the questions of the probe of this name, as `probe_questions` does."""
     kinds = {
         "cola": _sentence,
         "sst2": _sentiment,
@@ -159,7 +159,7 @@ def _pair(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
 
 
 def _last_word(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
-    """Encoded together and cut where the text before the word alone ends, as lm-evaluation-harness does."""
+    """Returns encoded together and cut where the text before the word alone ends, as lm-evaluation-harness does."""
     before, word = example.texts
     tokens, size = tokenizer.encode(f"{before} {word}"), len(tokenizer.encode(before.rstrip()))
     return _question(tokens[:size], [tokens[size:]], 0, replace(frame, before=()))
@@ -222,7 +222,7 @@ def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
 
 
 def _question(text: Sequence[int] | Int32s, answers: Sequence[Int32s], label: int, frame: Frame) -> Question:
-    """`text` and each of `answers`, which are scored; cut so that every answer has the same text before it."""
+    """Returns `text` and each of `answers`, which are scored; cut so that every answer has the same text before it."""
     answers = [answer[: frame.most] for answer in answers]
     history = [*frame.before, *text]
     kept = history[max(0, len(history) + max(map(len, answers)) - frame.capacity) :]

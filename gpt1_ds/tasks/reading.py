@@ -137,8 +137,8 @@ def _as_text(task: Task, part: PartConfig, example: Example) -> Example:
 
 
 def read_scored(path: str) -> dict[str, Examples]:
-    """Scored pairs: dev and test of a folder like STS-B's; as test the files `*.test.tsv` of a year of SemEval's STS,
-    all together; the pairs of one file, also SICK's, as dev. Raises DataError.
+    """Returns scored pairs: dev and test of a folder like STS-B's; as test the files `*.test.tsv` of a year of
+    SemEval's STS, all together; the pairs of one file, also SICK's, as dev. Raises DataError.
     """
     place = Path(path)
     if not place.exists():
@@ -288,7 +288,7 @@ def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
 
 
 def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) -> dict[str, Examples]:
-    """dev in two by task.halves, where no test split has labels; task.scored_examples of what is scored."""
+    """Returns dev in two by task.halves, where no test split has labels; task.scored_examples of what is scored."""
     if config.halves and not _has_labels(splits.get("test", ())):
         splits["dev"], splits[HALF] = halved(config, splits["dev"])
         notes.append(f"{config.name}: {len(splits['dev'])} of dev choose the epoch, {len(splits[HALF])} are reported")
@@ -297,8 +297,9 @@ def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) 
 
 
 def _check_names(config: TaskConfig, task: Task, splits: Mapping[str, Examples]) -> None:
-    """Raise DataError for ids and labels that a file of predictions or a checkpoint does not hold, before any training:
-    two examples of one id, ids with a tab or a line end in a table, labels that cannot be printed, tags with a blank.
+    """Raises DataError for ids and labels that a file of predictions or a checkpoint does not hold, before any
+    training: two examples of one id, ids with a tab or a line end in a table, labels that cannot be printed, tags with
+    a blank.
     """
     way_out = "set task.columns.id to a column of unique ones, or to a name that no column has: rows are numbered then"
     for split, rows in splits.items():

@@ -107,7 +107,7 @@ class RowReader:
         return tuple(examples)
 
     def check(self) -> None:
-        """Raise one DataError when there were bad rows, naming the first few."""
+        """Raises one DataError when there were bad rows, naming the first few."""
         if self.problems:
             more = [f"and {len(self.problems) - FEW} more"] if len(self.problems) > FEW else []
             count = f"{len(self.problems)} row{'s' if len(self.problems) > 1 else ''}"

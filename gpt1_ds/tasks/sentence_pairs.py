@@ -26,8 +26,8 @@ def check_pairs(config: TaskConfig) -> None:
 
 
 def examples_for_loss(config: TaskConfig, labels: Sequence[str], pairs: Sequence[Example]) -> Examples:
-    """Training examples of task.loss. An example of `triplet` is a text, one that it entails and one that contradicts
-    it; `ranking` takes the entailed pairs, other losses all pairs. Raises DataError where there is none.
+    """Returns training examples of task.loss. An example of `triplet` is a text, one that it entails and one that
+    contradicts it; `ranking` takes the entailed pairs, other losses all pairs. Raises DataError where there is none.
     """
     needed = {"triplet": (ENTAILED, CONTRADICTED), "ranking": (ENTAILED,)}.get(config.loss, ())
     for label in needed:

@@ -41,7 +41,7 @@ class Unfolding:
 
 
 def _options(values: Values) -> Iterator[tuple[Any, ...]]:
-    """A row for each answer option of each question; the question stands before the option."""
+    """Yields a row for each answer option of each question; the question stands before the option."""
     if "passage" not in values:
         number = values["idx"]
         question = f"{number['paragraph']}-{number['question']}"
@@ -57,7 +57,7 @@ def _options(values: Values) -> Iterator[tuple[Any, ...]]:
 
 
 def _queries(values: Values) -> Iterator[tuple[Any, ...]]:
-    """A row for each query, with the answers and the characters of the passage that they begin at."""
+    """Yields a row for each query, with the answers and the characters of the passage that they begin at."""
     if "qas" not in values:
         text, number, spans, right = (values[key] for key in ("passage", "idx", "entity_spans", "answers"))
         pairs = zip(spans["text"], spans["start"], strict=True)

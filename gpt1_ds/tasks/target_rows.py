@@ -59,7 +59,7 @@ class TargetRows(Encoded):
 def encode_targets(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int, longest: int
 ) -> TargetRows:
-    """Sources of at most `limit` tokens, targets of at most `longest`."""
+    """Returns sources of at most `limit` tokens, targets of at most `longest`."""
     sources = encode(task, examples, tokenizer, limit)
     end, targets, cut = np.int32(tokenizer.eod_id), [], 0
     for example in examples:

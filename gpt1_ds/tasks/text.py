@@ -40,7 +40,7 @@ FIELDS = {  # names of the texts, in the order of an example
 
 
 def in_text(task: Task) -> Task:
-    """`task` as text, with all that an answer may be."""
+    """Returns `task` as text, with all that an answer may be."""
     layout = "pair" if task.layout == "both" else task.layout  # the order of two texts says nothing
     fields = FIELDS.get(task.name, task.text_fields())
     return replace(task, layout=layout, fields=fields, answers=task.text_answers(class_names(task)))

@@ -18,7 +18,7 @@ IMPOSSIBLE = "is_impossible"  # a column that says whether there is no answer
 
 
 def row_reader(spec: Spec, score_range: Sequence[float]) -> RowReader:
-    """What makes examples of the rows of this task."""
+    """Returns what makes examples of the rows of this task."""
     known = {Span: SpanReader, Tagging: TagReader, Generation: TargetReader}
     return known.get(spec.task, RowReader)(spec, score_range)
 
@@ -30,7 +30,7 @@ class SpanReader(RowReader):
     """
 
     def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
-        """One row as an example. Raises BadRowError."""
+        """Returns one row as an example. Raises BadRowError."""
         context = values.get(columns.text2)
         if is_missing(context) or not isinstance(context, str):
             raise BadRowError(f"{columns.text2} is missing")
@@ -47,7 +47,7 @@ class SpanReader(RowReader):
     def _answers(
         self, values: Mapping[str, Any], name: str, context: str, needs_label: bool
     ) -> tuple[tuple[str, int], ...] | None:
-        """(text, where it begins) of each, nothing where there is no answer; None where nothing is known."""
+        """Returns (text, where it begins) of each, nothing where there is no answer; None where nothing is known."""
         if str(values.get(IMPOSSIBLE)).strip().lower() in ("true", "1"):
             return ()
         value = _listed(values.get(name))
@@ -83,7 +83,7 @@ class TagReader(RowReader):
     """Words and tags are lists of equal length, or in delimited cells texts with blanks between."""
 
     def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
-        """One row as an example. Raises BadRowError."""
+        """Returns one row as an example. Raises BadRowError."""
         words = _words(values, columns.text[0])
         tags: list[str] = []
         if needs_label or not is_missing(values.get(columns.label)):
@@ -105,7 +105,7 @@ class TargetReader(RowReader):
     """A target is a text, or a list of right ones, of which the first is learned; SQuAD's answers are such a list."""
 
     def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
-        """One row as an example. Raises BadRowError."""
+        """Returns one row as an example. Raises BadRowError."""
         named = [" ".join(columns.text), *filter(None, [columns.text2])]
         return Example(
             id=text_of(values, columns.id) if columns.id else str(number),
@@ -139,7 +139,7 @@ def _words(values: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _listed(value: Any) -> Any:
-    """A cell's JSON list or object; anything else as it is."""
+    """Returns a cell's JSON list or object; anything else as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)

@@ -75,7 +75,7 @@ def _nearest(answers: tuple[str, ...], said: str) -> tuple[float, float]:
 
 
 def _overlap(words: list[str], said: list[str]) -> float:
-    """F1 of words; where one side has none, whether the other has none either."""
+    """Returns F1 of words; where one side has none, whether the other has none either."""
     if not words or not said:
         return float(words == said)
     common = (Counter(words) & Counter(said)).total()

@@ -35,7 +35,7 @@ def bleu_counts(targets: tuple[str, ...], said: str) -> tuple[float, ...]:
 
 
 def bleu_of(sums: list[float]) -> float:
-    """Corpus BLEU, 0 to 1, of added up `bleu_counts`."""
+    """Returns corpus BLEU, 0 to 1, of added up `bleu_counts`."""
     counts = [round(one) for one in sums]  # sacrebleu takes whole numbers
     system, reference, right, total = counts[0], counts[1], counts[2 : 2 + BLEU_ORDERS], counts[2 + BLEU_ORDERS :]
     if not total[0]:

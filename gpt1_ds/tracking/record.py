@@ -185,7 +185,7 @@ class MetricsFile:
         self._pending: list[str] = []
 
     def rewind(self, step: int, evaluated: int) -> None:
-        """Drop what lies after `step`, and evaluations after step `evaluated`: a run that resumes there writes those
+        """Drops what lies after `step`, and evaluations after step `evaluated`: a run that resumes there writes those
         lines again.
         """
         if not self.path.exists():
@@ -202,7 +202,7 @@ class MetricsFile:
             say(f"{self.path}: {why}: metrics are kept in memory until there is space")
 
     def finish(self) -> None:
-        """Write what is kept; say how much of it is lost where there is still no space."""
+        """Writes what is kept; says how much of it is lost where there is still no space."""
         if self._pending and (why := self._written()):
             say(f"{self.path}: {why}: its last lines ({len(self._pending)}) could not be written")
             self._pending.clear()
@@ -262,7 +262,7 @@ KINDS = {"task": "text", "split": "text", "step": "count", "metrics": "numbers",
 
 
 def merge(path: Path | None, *entries: Entry, first: bool = False) -> None:
-    """Put results into an eval.json list, each in place of an older one for the same task, split, step and data. New
+    """Puts results into an eval.json list, each in place of an older one for the same task, split, step and data. New
     ones come last; `first` is for a run's own, by which of_run knows them. Without a path nothing is written.
     """
     if path is None:

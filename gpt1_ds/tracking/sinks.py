@@ -30,7 +30,7 @@ EXTRA = "'gpt1-ds[tracking]'"
 
 
 def library_problems(config: Config) -> Iterator[str]:
-    """One line per tracker that is asked for and not installed."""
+    """Yields a line for each tracker that is asked for and not installed."""
     tracking = config.tracking
     asked = (("wandb", tracking.wandb, "wandb"), ("tensorboard", tracking.tensorboard, EXTRA))
     for name, value, package in (*asked, ("trackio", tracking.trackio, EXTRA)):
@@ -80,8 +80,8 @@ class Sink(Protocol):
 
 
 def values_of(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record by the names that trackers show: `loss` of kind train is train/loss; a task's begin with
-    task and split, those of train.evaluations as in eval.json (zero-shot/blimp/accuracy).
+    """Returns the numbers of a record by the names that trackers show: `loss` of kind train is train/loss; a task's
+    begin with task and split, those of train.evaluations as in eval.json (zero-shot/blimp/accuracy).
     """
     kind = record["kind"]
     where = {"task": f"{record.get('task')}/{record.get('split')}", "score": record.get("task")}.get(kind, kind)
@@ -122,7 +122,7 @@ class ProcessSink:
         self._process = None
 
     def give_up(self, reason: str) -> None:
-        """Say so, once, and continue without the tracker."""
+        """Says so, once, and continue without the tracker."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -163,8 +163,8 @@ class ProcessSink:
 
 
 def _worker(module: str, variables: Mapping[str, str]) -> subprocess.Popen[str]:
-    """A process that outlives a kill of this one for as long as it takes to write the rest; `variables` are of its
-    environment, unless a person set them.
+    """Returns a process that outlives a kill of this one for as long as it takes to write the rest; `variables` are of
+    its environment, unless a person set them.
     """
     package = str(Path(gpt1_ds.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -259,7 +259,7 @@ class WandbLogger(ProcessSink):
         self.finish(ending.summary, ending.failed)
 
     def table(self, name: str, rows: Table) -> None:
-        """Show `rows` as a table; a cell that a row lacks stays empty."""
+        """Shows `rows` as a table; a cell that a row lacks stays empty."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
         if rows:
             self._send(
@@ -267,7 +267,7 @@ class WandbLogger(ProcessSink):
             )
 
     def image(self, name: str, file: Path) -> None:
-        """Show a PNG file, of which W&B takes a copy."""
+        """Shows a PNG file, of which W&B takes a copy."""
         self._send("image", {"name": name, "file": str(file.resolve())})
 
     def reference(self, name: str, folder: Path, aliases: list[str], metadata: dict[str, Any]) -> None:
@@ -276,5 +276,5 @@ class WandbLogger(ProcessSink):
         self._send("reference", {"name": name, "place": place, "aliases": aliases, "metadata": metadata})
 
     def finish(self, summary: dict[str, Any], failed: bool = False) -> None:
-        """End the segment."""
+        """Ends the segment."""
         self._finish(summary=summary, failed=failed)

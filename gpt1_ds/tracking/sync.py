@@ -24,7 +24,7 @@ PREFIXES = ("offline-run-", "run-")  # the second: online segments that lost the
 
 
 def sync(runs: Sequence[Path]) -> int:
-    """Upload every segment of `runs` (or studies) that is not uploaded yet; print what it did. Raises UserError."""
+    """Uploads every segment of `runs` (or studies) that is not uploaded yet; prints what it did. Raises UserError."""
     UserError.raise_all(
         f"{run}: {no_run(run)}" for run in runs if not RunDir(run).config.is_file() and not segments(run)
     )
@@ -45,7 +45,7 @@ def sync(runs: Sequence[Path]) -> int:
 
 
 def segments(run: Path) -> list[Path]:
-    """Folders of a run's W&B segments, oldest first: their names continue with the time of the start."""
+    """Returns folders of a run's W&B segments, oldest first: their names continue with the time of the start."""
     found = [folder for prefix in PREFIXES for folder in RunDir(run).wandb.glob(f"{prefix}*") if _files(folder)]
     return sorted(found, key=lambda folder: folder.name.partition("run-")[2])
 
@@ -85,12 +85,12 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_synced(folder: Path) -> bool:
-    """W&B leaves a marker beside what it has uploaded."""
+    """Returns whether a run was uploaded: W&B leaves a marker beside it."""
     return all(file.with_suffix(".wandb.synced").exists() for file in _files(folder))
 
 
 def reach_server() -> None:
-    """Ask before W&B does: it would try for ever. Any answer will do. Raises UserError where there is none."""
+    """Asks before W&B does: it would try for ever. Any answer will do. Raises UserError where there is none."""
     server = os.environ.get("WANDB_BASE_URL", SERVER)
     try:
         with urllib.request.urlopen(server, timeout=ANSWER_SECONDS):

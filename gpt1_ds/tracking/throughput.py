@@ -23,8 +23,8 @@ PEAK_TFLOPS = {
 
 
 def peak_tflops_of(device_name: str, precision: str) -> float | None:
-    """Peak of a GPU by its name, in TFLOP/s of `train.precision`; None for a device whose peak is not listed: RTX A1000
-    is no A100, and a MIG instance has a part of one.
+    """Returns the peak of a GPU by its name, in TFLOP/s of `train.precision`; None for a device whose peak is not
+    listed: RTX A1000 is no A100, and a MIG instance has a part of one.
     """
     whole = "" if " MIG " in device_name else device_name
     peaks = next((peaks for part, peaks in PEAK_TFLOPS.items() if re.search(rf"{part}(?!\d)", whole)), None)
@@ -32,5 +32,5 @@ def peak_tflops_of(device_name: str, precision: str) -> float | None:
 
 
 def peak_process_gib() -> float:
-    """Largest resident memory of this process so far, GiB."""
+    """Returns largest resident memory of this process so far, GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -52,8 +52,8 @@ def as_trial(config: Config) -> Config:
 
 
 def run_id(run_dir: RunDir) -> str:
-    """Drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving. A trial
-    of a W&B sweep has the id that its agent gave.
+    """Returns drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving. A
+    trial of a W&B sweep has the id that its agent gave.
     """
     file = run_dir.wandb / "id"
     if not file.exists():

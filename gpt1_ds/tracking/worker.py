@@ -23,7 +23,7 @@ Begin = Callable[[dict[str, Any], IO[str]], Any]  # (first message, lines for pe
 
 
 def follow(name: str, begin: Begin, messages: Iterator[str], people: IO[str]) -> None:
-    """Do what `messages` say, up to the first thing that the tracker cannot do. Where they end without a `finish`,
+    """Does what `messages` say, up to the first thing that the tracker cannot do. Where they end without a `finish`,
     whoever sent them was killed.
     """
     segment: Any = None

@@ -25,7 +25,7 @@ TABLES = ("cells", "predictions")
 
 
 def save(entity: str, project: str, name: str, figures: Sequence[str]) -> str:
-    """Add the view `name` to a project; `figures` are names of a scaling report's. Returns its address.
+    """Adds the view `name` to a project; `figures` are names of a scaling report's. Returns its address.
 
     Raises UserError where wandb-workspaces is not installed, or the server cannot be reached or refuses it.
     """

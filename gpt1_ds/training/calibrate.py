@@ -39,8 +39,8 @@ Numbers = dict[str, Any]
 
 
 def calibrate(burst: float = BURST, largest: int | None = None) -> Machine:
-    """This node, with one rank and with as many as it has devices (cores on a node without GPUs); `burst` are the
-    seconds of one measurement, about; no matrix product is larger than `largest` (square; default: all of SIZES).
+    """Returns this node, with one rank and with as many as it has devices (cores on a node without GPUs); `burst` are
+    the seconds of one measurement, about; no matrix product is larger than `largest` (square; default: all of SIZES).
     """
     here = launch.run("gpt1_ds.training.calibrate:measure", (burst, largest), 1)[0]
     most = here["devices"]
@@ -251,7 +251,7 @@ def _speeds(ranks: int, of: list[Numbers], precision: str) -> Speeds:
 
 
 def _link(of: list[Numbers]) -> Link:
-    """From reductions over two ranks: two latencies, and as many bytes each way as are reduced."""
+    """Returns the link, from reductions over two ranks: two latencies, and as many bytes each way as are reduced."""
     if not of:
         return Link(1e-5, 1e11)  # one device: nothing is sent
     small, large, size = (max(one["link"][key] for one in of) for key in ("small", "large", "bytes"))

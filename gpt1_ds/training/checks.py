@@ -57,7 +57,7 @@ class Start:
         self.config, self.world, self.run_dir = config, world, run_folder(config)
 
     def check(self) -> None:
-        """Raise UserError or OSError for the first of CHECKS that refuses this run."""
+        """Raises UserError or OSError for the first of CHECKS that refuses this run."""
         for check in CHECKS:
             check(self)
 
@@ -72,7 +72,9 @@ class Start:
         return self.config if self.config.task is not None else with_embedded_corpus(self.config, make=False)
 
     def with_corpus(self) -> Start:
-        """The same run, checked, on the embedded corpus where it names that, which is built if it is missing."""
+        """Returns the same run, checked, on the embedded corpus where it names that, which is built if it is
+        missing.
+        """
         if not self.lacks_corpus:
             self.config = self.placed
             return self
@@ -81,8 +83,8 @@ class Start:
         return start
 
     def first_acts(self) -> list[str]:
-        """What the run says before its first step, a line each: what it does with its folder, and of its first state,
-        its rows, its sources and its warm-up.
+        """Returns what the run says before its first step, a line each: what it does with its folder, and of its first
+        state, its rows, its sources and its warm-up.
         """
         notes: list[str | None] = []
         if self.data is not None:
@@ -185,8 +187,8 @@ class Start:
             return None
 
     def finished_step(self) -> int | None:
-        """The last step of a run that is done, where nothing is left to do and no key was changed; None: it trains.
-        Call it after `check`.
+        """Returns the last step of a run that is done, where nothing is left to do and no key was changed; None: it
+        trains. Call it after `check`.
         """
         folder = self.newest if self.run_dir.done.is_file() else None
         if folder is None or self.claim.replaces or not self.run_dir.config.is_file() or not self._has_results():

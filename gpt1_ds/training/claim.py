@@ -87,7 +87,7 @@ def has_record(run_dir: RunDir) -> bool:
 
 
 def take(run_dir: RunDir, config: Config) -> None:
-    """Do what `decide` says. Only the holder of the run's lock may call this, before it opens a log there."""
+    """Does what `decide` says. Only the holder of the run's lock may call this, before it opens a log there."""
     claim = decide(run_dir, config)
     if not claim.replaces:
         return

@@ -84,8 +84,8 @@ def _recorded_size(config: Config) -> int | None:
 
 
 def resolved(config: Config) -> Config:
-    """`config` with the vocabulary size that its model has: the tokenizer's unless one is named. Raises DataError or
-    CheckpointError where there is no tokenizer.
+    """Returns `config` with the vocabulary size that its model has: the tokenizer's unless one is named. Raises
+    DataError or CheckpointError where there is no tokenizer.
     """
     if config.task is not None:
         ids = read_metadata(task_tokenizer(config)).vocab_size  # control symbols may have been added to the model's
@@ -113,7 +113,9 @@ def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
 
 def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
-    """`model_of`; where that checkpoint is missing, what is wrong in the arguments themselves is said with it."""
+    """Returns `model_of`; where that checkpoint is missing, what is wrong in the arguments themselves is said with
+    it.
+    """
     try:
         return model_of(files, overrides)
     except CheckpointError as missing:
@@ -206,7 +208,7 @@ def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
 
 
 def _without_language_model(config: Config, coefficient: str | None) -> Config:
-    """A model that sees both sides has no next token to predict; vectors and answers in text have one loss."""
+    """Returns a model that sees both sides has no next token to predict; vectors and answers in text have one loss."""
     assert config.task is not None, "fine-tuning has a task"
     if coefficient is not None and config.task.lm_coefficient > 0:
         why = "model.mask=bidirectional has no next token to predict"

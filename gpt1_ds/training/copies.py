@@ -60,7 +60,7 @@ class Copies:
         return self._thread is not None and self._thread.is_alive()
 
     def follow(self) -> None:
-        """Say how the last copy ended; begin the next one, of all that is not there, unless one is under way."""
+        """Says how the last copy ended; begins the next one, of all that is not there, unless one is under way."""
         self.report()
         if not self.is_busy:
             self._under_way = folders.steps_in(self.run_dir.checkpoints)[::-1]  # the newest one first
@@ -68,7 +68,7 @@ class Copies:
             self._thread.start()
 
     def report(self) -> None:
-        """Say, and note in events.jsonl, what was copied since the last call, and what was not."""
+        """Says, and notes in events.jsonl, what was copied since the last call, and what was not."""
         while not self._said.empty():
             kind, details = self._said.get()
             self.run_dir.add_event(kind, **details)
@@ -76,7 +76,7 @@ class Copies:
                 log.say(f"checkpoint of step {details['step']} was not copied: {details['error']}")
 
     def copy_once(self) -> None:
-        """Copy all that is not there, in this thread. Raises UserError for the first that fails, and for a store that
+        """Copies all that is not there, in this thread. Raises UserError for the first that fails, and for a store that
         is ahead of the run folder: it would lose the lines of its newer steps and its best checkpoint.
         """
         newest_here, _ = resume.newest_whole(self.run_dir)
@@ -95,7 +95,7 @@ class Copies:
         self._prune()
 
     def claim(self) -> None:
-        """Write the configuration there, so that a place that cannot be written is known before the first step."""
+        """Writes the configuration there, so that a place that cannot be written is known before the first step."""
         self.place.write(self.run_dir.config.name, self.run_dir.config.read_bytes())
         self._is_claimed = True
 
@@ -120,7 +120,7 @@ class Copies:
             self._said.put(("copy failed", {"step": step, "error": str(error)}))
 
     def _check_place(self) -> None:
-        """Raise WorldError where what `claim` wrote is gone, since copies would fill the disk under a lost mount, and
+        """Raises WorldError where what `claim` wrote is gone, since copies would fill the disk under a lost mount, and
         ConfigError where another run has claimed the place since, with whose checkpoints these would mix.
         """
         name = self.run_dir.config.name
@@ -137,7 +137,7 @@ class Copies:
             )
 
     def _copy_one(self, folder: Path) -> None:
-        """Copy a checkpoint that is not there, and have it said how large it is and how long that took."""
+        """Copies a checkpoint that is not there, and have it said how large it is and how long that took."""
         begin = time.monotonic()
         if _tried(partial(self._copy, folder)):
             size = sum(file["bytes"] for file in manifest.read(folder)["files"].values())
@@ -145,17 +145,17 @@ class Copies:
             self._said.put(("copied", {"step": manifest.step_of(folder), **details}))
 
     def _copy(self, folder: Path) -> bool:
-        """Copy a checkpoint. Returns whether it was not there."""
+        """Copies a checkpoint. Returns whether it was not there."""
         return store.copy(folder, self.place.below(f"checkpoints/{folders.published_name(folder)}"))
 
     def _copy_records(self) -> None:
-        """Write the records as they are now over those there."""
+        """Writes the records as they are now over those there."""
         for path in self._records():
             if path.is_file():
                 self.place.write(path.relative_to(self.run_dir.path).as_posix(), path.read_bytes())
 
     def _prune(self) -> None:
-        """Delete there what the run folder's rules delete here. The best one is that of the newest one there: a better
+        """Deletes there what the run folder's rules delete here. The best one is that of the newest one there: a better
         one that is saved by now is not copied yet.
         """
         whole = store.whole(self.place.names())
@@ -169,7 +169,7 @@ class Copies:
     # From the store
 
     def check(self, config: Config) -> None:
-        """Raise ConfigError where the store holds a run that this configuration does not continue. Without a whole
+        """Raises ConfigError where the store holds a run that this configuration does not continue. Without a whole
         checkpoint there is nothing to continue, as in a run folder.
         """
         recorded, names = self.run_dir.config.name, self.place.names()
@@ -182,7 +182,7 @@ class Copies:
         resume.check(str(self.place), changed, config.checkpoint.grows_at_resume)
 
     def refuse(self) -> None:
-        """Raise ConfigError where the store holds a checkpoint of a run: one that begins anew would mix with it."""
+        """Raises ConfigError where the store holds a checkpoint of a run: one that begins anew would mix with it."""
         if store.whole(self.place.names()):
             raise ConfigError(
                 f"{KEY}: {self.place} holds a run of this name, and checkpoint.resume=never begins anew; choose "
@@ -190,7 +190,7 @@ class Copies:
             )
 
     def bring_newest(self) -> None:
-        """Bring the newest whole checkpoint of the store into the run folder with the records, unless one as new is
+        """Brings the newest whole checkpoint of the store into the run folder with the records, unless one as new is
         whole there, and the best one, unless it is. Raises UserError for a store that cannot be reached or read, and
         where nothing whole is left in either place: a run from scratch would bury what is there.
         """
@@ -203,8 +203,8 @@ class Copies:
         self._bring_best(whole)
 
     def replace(self, folder: Path, problem: str) -> Path | None:
-        """Set a damaged checkpoint aside and bring its copy into its place. Returns None, and leaves it as it is, where
-        there is no whole copy or the store cannot be read, which is said.
+        """Sets a damaged checkpoint aside and brings its copy into its place. Returns None, and leaves it as it is,
+        where there is no whole copy or the store cannot be read, which is said.
         """
         name = folders.published_name(folder)
         final = self.run_dir.checkpoints / name
@@ -221,7 +221,7 @@ class Copies:
         return final
 
     def _bring_newest(self, whole: Sequence[str]) -> str:
-        """Bring the newest of the checkpoints that are `whole` there, if it is newer than those here; where it turns
+        """Brings the newest of the checkpoints that are `whole` there, if it is newer than those here; where it turns
         out damaged, an older one. Returns its name; empty for none.
         """
         newest_here, damaged = resume.newest_whole(self.run_dir)
@@ -292,7 +292,7 @@ class Copies:
         return True
 
     def _bring(self, name: str, to: Path | None = None) -> Path:
-        """Bring one checkpoint of the store into its place in the run folder, or `to` another. Returns the folder."""
+        """Brings one checkpoint of the store into its place in the run folder, or `to` another. Returns the folder."""
         final = to or self.run_dir.checkpoints / name
         log.say(f"{name}: comes from {self.place}")
         with published_folder(final) as temporary:

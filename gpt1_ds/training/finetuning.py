@@ -153,7 +153,7 @@ class Finetuning(Workload):
 
 
 def write_results(workload: Workload, engine: Engine, state: TrainingState, run_dir: RunDir) -> None:
-    """Score the best checkpoint, whose weights the engine holds, into eval.json, and write predictions/ as files that
+    """Scores the best checkpoint, whose weights the engine holds, into eval.json, and writes predictions/ as files that
     GLUE takes. All ranks call this.
     """
     assert isinstance(workload, Finetuning), "fine-tuning has a task"
@@ -180,12 +180,12 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
 
 
 def finetune(config: Config) -> int:
-    """Fine-tune on this rank until the run is done or asked to stop; the process's exit code."""
+    """Fine-tunes on this rank until the run is done or asked to stop, and returns the process's exit code."""
     return run_finetuning(config).exit_code
 
 
 def run_finetuning(config: Config) -> Outcome:
-    """Fine-tune on this rank; how it ended. Raises UserError and TrainingError."""
+    """Fine-tunes on this rank; how it ended. Raises UserError and TrainingError."""
     if config.task is not None and config.task.form == "frozen":
         return fit_frozen(config)
     return live(config, open_finetuning, write_results)

@@ -34,8 +34,8 @@ from gpt1_ds.training.state import DONE, Outcome
 
 
 def fit_frozen(config: Config) -> Outcome:
-    """Fit and score on this rank, which makes its part of the vectors; rank 0 writes eval.json and predictions/. There
-    are no steps.
+    """Fits and scores on this rank, which makes its part of the vectors. Rank 0 writes eval.json and predictions/.
+    There are no steps.
     """
     assert config.task is not None, "finetune_config checks it"
     assert config.checkpoint.init_from is not None, "finetune_config checks it"

@@ -33,7 +33,7 @@ LEAVING_SECONDS = 30.0  # that a job which hands over waits: its successor copie
 
 
 def copy_run(folder: Path, address: str) -> Store:
-    """Copy all of a run that the store at `address` lacks, as training with this mirror does; returns the run's place
+    """Copies all of a run that the store at `address` lacks, as training with this mirror does; returns the run's place
     there. Raises UserError.
     """
     run_dir = RunDir(folder)
@@ -51,7 +51,7 @@ def copy_run(folder: Path, address: str) -> Store:
 
 
 def fetch_run(address: str, folder: Path) -> str:
-    """Bring the newest whole checkpoint and the records of the run at `address` into the new `folder`; returns the
+    """Brings the newest whole checkpoint and the records of the run at `address` into the new `folder`; returns the
     checkpoint's name. Raises UserError.
     """
     check_address(address, "ADDRESS", ConfigError)
@@ -99,11 +99,11 @@ class Mirror:
         self._in_thread(bring_back)
 
     def replace(self, folder: Path, problem: str) -> Path | None:
-        """Set a damaged checkpoint aside and bring its copy into its place; None where no whole one comes."""
+        """Sets a damaged checkpoint aside and brings its copy into its place; None where no whole one comes."""
         return self._in_thread(lambda copies: copies.replace(folder, problem))
 
     def claim(self) -> None:
-        """Write the configuration there, so that a place that cannot be written is known before the first step."""
+        """Writes the configuration there, so that a place that cannot be written is known before the first step."""
         self.groups.on_rank_0(lambda: None if self._copies is None else self._copies.claim())
 
     def finish(self, stays: bool) -> None:

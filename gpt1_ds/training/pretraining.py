@@ -65,7 +65,7 @@ class Pretraining(Workload):
         return step == self.steps or (every > 0 and step % every == 0)
 
     def evaluate(self, engine: Engine, step: int, tokens: int) -> list[Record]:
-        """Held-out loss over `train.eval_batches`; nothing without held-out data."""
+        """Returns held-out loss over `train.eval_batches`; nothing without held-out data."""
         if self.data.held_out is None:
             return []
         limit = self.config.train.eval_batches
@@ -117,10 +117,10 @@ def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], 
 
 
 def pretrain(config: Config) -> int:
-    """Train on this rank until the run is done or asked to stop; the process's exit code."""
+    """Trains on this rank until the run is done or asked to stop, and returns the process's exit code."""
     return run_pretraining(config).exit_code
 
 
 def run_pretraining(config: Config) -> Outcome:
-    """Train on this rank; how it ended. Raises UserError and TrainingError."""
+    """Trains on this rank; how it ended. Raises UserError and TrainingError."""
     return live(config, open_pretraining)

@@ -33,7 +33,7 @@ DECIDING = (
 
 
 def provenance() -> dict[str, str]:
-    """Hash of this package's source and its version."""
+    """Returns hash of this package's source and its version."""
     return {"code": source_hash(), "version": gpt1_ds.__version__}
 
 
@@ -62,7 +62,7 @@ def command() -> str | None:
 
 
 def environment(compiled: bool) -> dict[str, Any]:
-    """Versions, devices and the few environment variables that explain a run."""
+    """Returns versions, devices and the few environment variables that explain a run."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     variables = {
         name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or name.startswith(PREFIXES)
@@ -101,7 +101,7 @@ def _deciding(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def cuda_versions() -> dict[str, str | None]:
-    """Versions of what computes on a GPU; None without one."""
+    """Returns versions of what computes on a GPU; None without one."""
     if not torch.cuda.is_available():
         return dict.fromkeys(("cuda", "cudnn", "nccl", "driver"))
     nccl, cudnn = ".".join(map(str, torch.cuda.nccl.version())), str(torch.backends.cudnn.version())

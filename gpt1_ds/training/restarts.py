@@ -33,8 +33,8 @@ def check(restarts: int, nproc: int | None) -> None:
 
 
 def start(target: str, config: Config, nproc: int | None, run_dir: RunDir, restarts: int) -> int:
-    """Run `module:function` of a configuration like launch.start. After a rank was lost all local ranks begin again, if
-    a step was saved since they began, up to `restarts` times. Raises what ended them else.
+    """Runs `module:function` of a configuration like launch.start. After a rank was lost all local ranks begin again,
+    if a step was saved since they began, up to `restarts` times. Raises what ended them else.
     """
     made = 0
     while True:

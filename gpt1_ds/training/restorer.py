@@ -39,8 +39,8 @@ class Restorer:
         return None if found is None else (found[0], self._state(*found))
 
     def load_best(self, state: TrainingState) -> None:
-        """Load the weights of the best checkpoint into an engine that has those of `state`; the mirror's copy takes its
-        place where they are damaged. Raises CheckpointError, and TrainingError where it is gone.
+        """Loads the weights of the best checkpoint into an engine that has those of `state`; the mirror's copy takes
+        its place where they are damaged. Raises CheckpointError, and TrainingError where it is gone.
         """
         if state.best is None or state.best.step == state.step:
             return

@@ -61,13 +61,13 @@ FEW = 5  # keys that are named one by one
 
 
 def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
-    """Key -> (before, now) of everything that differs."""
+    """Returns key -> (before, now) of everything that differs."""
     old, new = _flat(asdict(before)), _flat(asdict(now))
     return {key: (old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)}
 
 
 def check(folder: str, changed: dict[str, tuple[Any, Any]], grows: bool = False) -> None:
-    """Raise ConfigError naming every changed key that would make it another run; of many, how many they are. With
+    """Raises ConfigError naming every changed key that would make it another run; of many, how many they are. With
     `grows` its context may be longer than before.
     """
     wrong = forbidden(changed, grows)
@@ -115,7 +115,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def named_checkpoint(config: Config) -> tuple[str, str] | None:
-    """(key, CKPT) of the checkpoint that a new run begins with; None: it begins with fresh weights."""
+    """Returns (key, CKPT) of the checkpoint that a new run begins with; None: it begins with fresh weights."""
     settings = config.checkpoint
     if settings.init_from is not None:
         return "checkpoint.init_from", settings.init_from
@@ -123,8 +123,9 @@ def named_checkpoint(config: Config) -> tuple[str, str] | None:
 
 
 def model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
-    """The configuration that says what the model is, beneath all that the user says: that of the checkpoint which the
-    run begins with, or the run's own when that is gone. None for a run with fresh weights. Raises CheckpointError.
+    """Returns the configuration that says what the model is, beneath all that the user says: that of the checkpoint
+    which the run begins with, or the run's own when that is gone. None for a run with fresh weights. Raises
+    CheckpointError.
     """
     source = named(files, overrides, "checkpoint", "init_from")
     resume = named(files, overrides, "checkpoint", "resume") or "auto"
@@ -141,8 +142,8 @@ def model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
 
 
 def newest_readable(run_dir: RunDir) -> Path | None:
-    """The checkpoint from which a run in this folder continues, as far as manifests and sizes of files tell; None where
-    there is none. Raises CheckpointError when there were some and none is good.
+    """Returns the checkpoint from which a run in this folder continues, as far as manifests and sizes of files tell;
+    None where there is none. Raises CheckpointError when there were some and none is good.
     """
     folder, damaged = newest_whole(run_dir)
     if folder is None and damaged:
@@ -156,7 +157,7 @@ def newest_readable(run_dir: RunDir) -> Path | None:
 
 
 def newest_whole(run_dir: RunDir) -> tuple[Path | None, dict[Path, str]]:
-    """(the newest checkpoint whose files have their sizes or None, newer ones -> what is wrong with them)"""
+    """Returns (the newest checkpoint whose files have their sizes or None, newer ones -> what is wrong with them)"""
     damaged: dict[Path, str] = {}
     for folder in reversed(steps_in(run_dir.checkpoints)):
         try:
@@ -212,7 +213,7 @@ def _rows_note(config: Config, source: str) -> str | None:
 
 
 def _order(seed: int, config: Config) -> dict[str, Any]:
-    """What the order of rows depends on besides the text, by key."""
+    """Returns what the order of rows depends on besides the text, by key."""
     data, whole = config.data, sum(one.weight for one in config.data.path)
     weights = [round(one.weight / whole, 9) for one in data.path]
     keys = {f"data.{key}": getattr(data, key) for key in ("text", "unique_tokens", "offsets")}
@@ -221,14 +222,14 @@ def _order(seed: int, config: Config) -> dict[str, Any]:
 
 
 def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:
-    """Raise ConfigError where a run cannot continue from the state in `folder`, which was trained on other data."""
+    """Raises ConfigError where a run cannot continue from the state in `folder`, which was trained on other data."""
     if facts["hashes"]["data"] != here:
         key = DATA if config.task is None else "task.path"
         raise ConfigError(f"{folder}: was trained on other data than {key} now has; set {key} back")
 
 
 def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: str, tokenizer: Path) -> None:
-    """Raise ConfigError where the weights in `folder` have learned other tokens than the data of this run have."""
+    """Raises ConfigError where the weights in `folder` have learned other tokens than the data of this run have."""
     if facts["hashes"]["tokenizer"] != here and not encode_alike(folder / "tokenizer", tokenizer):
         raise ConfigError(
             f"{folder}: was trained with another tokenizer than that of data.path={config.data.path[0].path}, so its "
@@ -238,7 +239,7 @@ def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: s
 
 
 def check_moments(config: Config, folder: Path, facts: dict[str, Any]) -> None:
-    """Raise ConfigError where the optimizer keeps other means of the gradients than that of the state in `folder`,
+    """Raises ConfigError where the optimizer keeps other means of the gradients than that of the state in `folder`,
     which is resumed. A state before the first update has none.
     """
     now, before = config.optimizer.name, load_carried(folder / "config.yaml").optimizer.name
@@ -252,7 +253,7 @@ def check_moments(config: Config, folder: Path, facts: dict[str, Any]) -> None:
 
 
 def check_steps_left(config: Config, folder: Path, facts: dict[str, Any], steps: int) -> None:
-    """Raise ConfigError where a checkpoint that a run resumes leaves nothing to train."""
+    """Raises ConfigError where a checkpoint that a run resumes leaves nothing to train."""
     if facts["step"] >= steps:
         raise ConfigError(
             f"checkpoint.resume={config.checkpoint.resume}: {folder.name} has {facts['step']} of {steps} steps: "
@@ -261,7 +262,7 @@ def check_steps_left(config: Config, folder: Path, facts: dict[str, Any], steps:
 
 
 def check_model(config: Config, folder: Path, facts: dict[str, Any]) -> None:
-    """Raise ConfigError where the weights in `folder` are not those of this pre-training run's model."""
+    """Raises ConfigError where the weights in `folder` are not those of this pre-training run's model."""
     model, theirs = config.model, load_carried(folder / "config.yaml").model
     if differing := [key for key in _differing(model, theirs) if key != "context" or not may_grow(config, theirs)]:
         here = ", ".join(f"model.{one}={getattr(model, one)}" for one in differing)
@@ -285,7 +286,9 @@ def check_model(config: Config, folder: Path, facts: dict[str, Any]) -> None:
 
 
 def _differing(model: ModelConfig, theirs: ModelConfig) -> Iterator[str]:
-    """Keys of the shape that are not alike. A width that is named may be what one that is left out stands for."""
+    """Yields keys of the shape that are not alike. A width that is named may be what one that is left out stands
+    for.
+    """
     for key in ("layers", *INHERITED, "vocab_size"):
         spellings = (key, {"ffn": "ffn_width", "head_width": "head_dim"}.get(key, key))
         if all(getattr(model, one) != getattr(theirs, one) for one in spellings):

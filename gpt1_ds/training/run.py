@@ -48,7 +48,7 @@ Conclude = Callable[[Workload, Engine, TrainingState, RunDir], None]
 
 
 def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> Outcome:
-    """Train on this rank until the run is done or asked to stop; how it ended. Raises UserError and TrainingError.
+    """Trains on this rank until the run is done or asked to stop; how it ended. Raises UserError and TrainingError.
 
     The folder is claimed in three steps, because each knows more than the one before. `locked_run_dir` locks it and
     moves aside what the run replaces. The mirror may bring a newer checkpoint of the same run. `_prepare` compares the

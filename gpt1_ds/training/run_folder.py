@@ -60,7 +60,9 @@ def _logged(run_dir: RunDir, rank: int) -> Iterator[None]:
 
 
 def _terminal() -> IO[str]:
-    """Where people read: below the cell of a notebook, which takes the place of sys.stderr; else descriptor 2."""
+    """Returns where people read: below the cell of a notebook, which takes the place of sys.stderr; else descriptor
+    2.
+    """
     if sys.stderr is not sys.__stderr__ and sys.stderr is not None:
         return sys.stderr
     return os.fdopen(os.dup(2), "w", buffering=1)

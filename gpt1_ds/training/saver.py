@@ -54,7 +54,7 @@ class Saver:
         return self.manager.is_written
 
     def save(self, state: TrainingState, background: bool = True, again: bool = False) -> None:
-        """Save this state, once (or `again`); in the background where configuration and memory allow."""
+        """Saves this state, once (or `again`); in the background where configuration and memory allow."""
         self.engine.progress(SAVE)
         self.finish()  # one at a time
         if again or not self.is_saved(state):
@@ -66,7 +66,7 @@ class Saver:
             self.finish()
 
     def finish(self) -> None:
-        """Publish the save that is under way, if there is one; waits for whatever is still to be written."""
+        """Publishes the save that is under way, if there is one; waits for whatever is still to be written."""
         self.engine.progress(SAVE)
         if (folder := self.manager.finish()) is None:
             return
@@ -86,7 +86,7 @@ class Saver:
         return UnsavedError(text) if why is not None and why.passes else TrainingError(text)
 
     def save_best(self, state: TrainingState) -> bool:
-        """Save a state that is the best so far, and name it so. False where the disk did not take it."""
+        """Saves a state that is the best so far, and names it so. Returns False where the disk did not take it."""
         self.save(state, background=False, again=True)  # one of this step that is there does not know that it is best
         try:
             return self.groups.on_rank_0(lambda: self._name_best(state))
@@ -95,7 +95,7 @@ class Saver:
             return False
 
     def compare_replicas(self, step: int) -> None:
-        """Raise TrainingError, after an event, when ranks differ in what they hold in common."""
+        """Raises TrainingError, after an event, when ranks differ in what they hold in common."""
         self.engine.progress("comparison of replicas")
         difference = self._replicas.compare()
         if difference is None:

@@ -50,7 +50,7 @@ def learning_rate(
 
 
 def warmup_position(schedule: ScheduleConfig, steps: int, sizes: BatchSizes = UNIFORM) -> float:
-    """Where the warm-up of the learning rate ends, in full batches."""
+    """Returns where the warm-up of the learning rate ends, in full batches."""
     if schedule.warmup_steps is not None:
         return sizes.position(min(schedule.warmup_steps, steps))
     fraction = DEFAULT_WARMUP_FRACTION if schedule.warmup_fraction is None else schedule.warmup_fraction
@@ -85,8 +85,9 @@ def total_steps(
     tokens_per_epoch: int,
     first_passes: Sequence[tuple[str, int]] = (),
 ) -> int:
-    """Optimizer steps of the whole run. Raises ConfigError when they pass more often than allowed over the data, or
-    over one of several sources, of which `first_passes` says the sequences of the run until each has been read once.
+    """Returns the optimizer steps of the whole run. Raises ConfigError when they pass more often than allowed over the
+    data, or over one of several sources, of which `first_passes` says the sequences of the run until each has been read
+    once.
     """
     tokens_per_step, sizes = train.global_batch * row.text, train.batch_sizes(row.fed)  # of a full batch
     steps = train.all_steps(row, tokens_per_epoch)

@@ -97,7 +97,7 @@ class SpikePolicy:
             self._in_a_row = 0
 
     def answer(self, step: int, problem: str | None) -> bool:
-        """Record a step that some rank does not trust, and count it. Returns whether to go back before it. Raises
+        """Records a step that some rank does not trust, and counts it. Returns whether to go back before it. Raises
         TrainingError where it ends the run.
         """
         # the first that any rank sees: ranks that went on with reasons of their own would not meet below

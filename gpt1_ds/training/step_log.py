@@ -106,7 +106,7 @@ class StepLog:
         self.first_step: Callable[[int], None] = log.show_nothing
 
     def begin(self, step: int) -> None:
-        """Show a progress bar from `step` on."""
+        """Shows a progress bar from `step` on."""
         if self.groups.rank == 0:
             self._show = self._bar.enter_context(log.bar(self.steps, step))
 
@@ -157,7 +157,7 @@ class StepLog:
                 log.say(f"step {record.step}: {record}{part}")
 
     def rewind(self, state: TrainingState) -> None:
-        """Drop the lines of steps that will be repeated."""
+        """Drops the lines of steps that will be repeated."""
         self._left = TimeLeft(self.steps, self.batch_sizes)
         self.groups.on_rank_0(lambda: self.metrics.rewind(state.step, state.evaluated))
         for sink in self.sinks:

@@ -98,7 +98,7 @@ class Requests:
         return asked or time.time() + ahead >= self.deadline
 
     def honoured(self, decision: Decision) -> None:
-        """Remove the request files that this decision answered."""
+        """Removes the request files that this decision answered."""
         if self.groups.rank == 0:
             answered = [self.run_dir.save] * decision.save + [self.run_dir.stop] * (decision.stop == USER)
             answered += [self.run_dir.job_stop(self.job)] * bool(decision.stop and self.job)

@@ -76,7 +76,7 @@ def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
 
 
 def close(sinks: Sequence[Sink], config: Config, run_dir: RunDir, state: TrainingState, reason: str) -> None:
-    """Send what is known at the end of a segment, after `reason`: done, user, handover or failed."""
+    """Sends what is known at the end of a segment, after `reason`: done, user, handover or failed."""
     try:
         entries = read_entries(run_dir.evaluation)
         references = _references(run_dir) if config.tracking.artifacts == "reference" else []
@@ -90,7 +90,7 @@ def close(sinks: Sequence[Sink], config: Config, run_dir: RunDir, state: Trainin
 
 
 def _references(run_dir: RunDir) -> list[Reference]:
-    """Where the best and the newest checkpoint lie."""
+    """Returns where the best and the newest checkpoint lie."""
     names: dict[str, list[str]] = {}
     for name, file in (("best", run_dir.best), ("last", run_dir.latest)):
         if file.exists():
@@ -106,7 +106,9 @@ def _references(run_dir: RunDir) -> list[Reference]:
 
 
 def summary(run_dir: RunDir, state: TrainingState, reason: str, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Where the whole run stands, all its segments together: metrics.jsonl, eval.json and the checkpoints know."""
+    """Returns where the whole run stands, all its segments together: metrics.jsonl, eval.json and the checkpoints
+    know.
+    """
     found: dict[str, Any] = {"outcome": reason, "final/step": state.step, "final/tokens": state.tokens}
     lines = list(read_jsonl(run_dir.metrics))
     trained, held_out, scored = ([x for x in lines if x["kind"] == kind] for kind in ("train", "eval", "task"))

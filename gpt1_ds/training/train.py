@@ -55,7 +55,7 @@ class Ended:
 
 
 def train(config: Settings = (), **overrides: Any) -> Ended:
-    """Pre-train, or fine-tune where the configuration has a task, as the one rank that this process is (under torchrun
+    """Pre-trains, or fine-tune where the configuration has a task, as the one rank that this process is (under torchrun
     one of theirs), until the run is done or asked to stop. Returns how it ended; the same call resumes there.
 
     `config` is a file or shipped preset, a list of them, or a mapping of keys; `overrides` are sections or keys:
@@ -83,7 +83,7 @@ def train(config: Settings = (), **overrides: Any) -> Ended:
 
 
 def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """As on the command line: files, and key=value overrides."""
+    """Returns files and key=value overrides, as on the command line."""
     mapping = dict(config) if isinstance(config, Mapping) else {}
     files = [] if isinstance(config, Mapping) else [config] if isinstance(config, (str, Path)) else config
     if not isinstance(files, Sequence) or not all(isinstance(name, (str, Path)) for name in files):
@@ -124,7 +124,7 @@ def _run(config: Config) -> Outcome:
 
 
 def _ended(run_dir: RunDir, reason: str, step: int) -> Ended:
-    """With the losses that metrics.jsonl has."""
+    """Returns how a run ended, with the losses that metrics.jsonl has."""
     last = {line["kind"]: line.get("loss") for line in read_jsonl(run_dir.metrics)}
     return Ended(run_dir.path, reason, step, last.get("train"), last.get("eval"))
 

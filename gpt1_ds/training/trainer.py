@@ -44,7 +44,7 @@ class Trainer:
     beat: Callable[..., None]
 
     def train(self) -> Outcome:
-        """Until the last step, or until a stop is agreed on. Raises TrainingError."""
+        """Trains until the last step, or until a stop is agreed on. Raises TrainingError."""
         self.log.clock.lap()  # what was before does not count
         while self.state.step < self.steps:
             reason = self._step(self.state.step + 1)
@@ -75,7 +75,7 @@ class Trainer:
         return decision.stop if decision.stop in (USER, HANDOVER) else None
 
     def finish_step(self, step: int, batch: StepBatch, result: StepResult, decision: Decision) -> None:
-        """Count the step, and log and compare when it is time."""
+        """Counts the step, and logs and compares when it is time."""
         self.state = replace(self.state, step=step, tokens=self.state.tokens + batch.tokens)
         if not decision.bad:
             window = spike_policy.extended(self.config.guard, self.state.window, result.loss, result.grad_norm)
@@ -100,7 +100,7 @@ class Trainer:
                 self.saver.save(self.state, background=not (decision.save or step == self.steps))
 
     def roll_back(self, step: int) -> None:
-        """Return to the newest good checkpoint, and skip the batch of `step` from now on."""
+        """Goes back to the newest good checkpoint, and skips the batch of `step` from now on."""
         offending, skipped = self.state.batch_number(step), self.state.skipped_batches
         self.beat(SET_UP)
         with self.log.clock.pause():
@@ -118,7 +118,7 @@ class Trainer:
             log.say(f"back to step {self.state.step}; batch {offending} is skipped")
 
     def rewind(self) -> None:
-        """Drop the metrics of steps that will be repeated. A run that hands over saves and ends at once, because its
+        """Drops the metrics of steps that will be repeated. A run that hands over saves and ends at once, because its
         job may be killed soon, and then no other would follow: the evaluation that was due comes now.
         """
         self.log.rewind(self.state)

@@ -37,11 +37,11 @@ class Workload(ABC):
 
     @abstractmethod
     def batch(self, number: int, step: int) -> StepBatch:
-        """Batch `number` (1 is the first), for the update of `step`."""
+        """Returns batch `number` (1 is the first), for the update of `step`."""
 
     @abstractmethod
     def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Where the text of these rows of batch `number` comes from, for people."""
+        """Returns where the text of these rows of batch `number` comes from, for people."""
 
     @abstractmethod
     def is_evaluation_due(self, step: int) -> bool: ...
@@ -52,7 +52,7 @@ class Workload(ABC):
 
     @abstractmethod
     def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
-        """Give the engine its first weights from checkpoint.init_from, which is `folder`; `load` takes all of them."""
+        """Gives the engine its first weights from checkpoint.init_from, which is `folder`; `load` takes all of them."""
 
     def learned(self, engine: Engine, batch: StepBatch) -> dict[str, Any]:
         """Returns fields of the TrainRecord of a step on `batch`, which the engine has just made: what it says besides

@@ -81,29 +81,29 @@ class SpecialIds:
     sentinels: int | None = None  # no id, but how many: the last ones of the vocabulary, sentinel 0 is the very last
 
     def present(self) -> dict[str, int]:
-        """Role -> id of the roles that there are, sentinels apart."""
+        """Returns role -> id of the roles that there are, sentinels apart."""
         return {role: number for role, number in self.values().items() if role != "sentinels"}
 
     def values(self) -> dict[str, int]:
-        """What `gpt1_tokenizer.json` says."""
+        """Returns what `gpt1_tokenizer.json` says."""
         return {role: number for role, number in vars(self).items() if number is not None}
 
     def require(self, role: str, needed_by: str) -> int:
-        """The id of `role`. Raises ConfigError, naming `needed_by` (a key and its value) and the way out."""
+        """Returns the id of `role`. Raises ConfigError, naming `needed_by` (a key and its value) and the way out."""
         found: int | None = getattr(self, role)
         if found is None:
             raise ConfigError(*self.missing((role,), needed_by))
         return found
 
     def missing(self, roles: Iterable[str], needed_by: str) -> Iterator[str]:
-        """A line for each of these roles that the tokenizer does not have."""
+        """Yields a line for each of these roles that the tokenizer does not have."""
         for role in roles:
             if getattr(self, role) is None:
                 symbol = {"separator": "sep"}.get(role, role)
                 yield f"{needed_by} needs a token <{symbol}>: the tokenizer has none; {_WAYS_OUT[role]}"
 
     def missing_sentinels(self, needed: int) -> Iterator[str]:
-        """A line where the tokenizer has fewer sentinels than span corruption needs."""
+        """Yields a line where the tokenizer has fewer sentinels than span corruption needs."""
         if (self.sentinels or 0) < needed:
             yield (
                 f"objective.kind=spans needs objective.sentinels={needed} ids <extra_id_k>: the tokenizer has "
@@ -183,16 +183,16 @@ class Tokenizer(ABC):
         return self.special_ids.require("extract", "GPT-1's layout of texts")
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """int32 [tokens]: the ids of a whole text, without any control symbol."""
+        """Returns int32 [tokens]: the ids of a whole text, without any control symbol."""
         return self.encode_part(text, "")
 
     def __call__(self, text: str) -> list[int]:
-        """The ids of a whole text as a list, as people look at them; `decode` is the way back."""
+        """Returns the ids of a whole text as a list, as people look at them; `decode` is the way back."""
         return self.encode(text).tolist()  # type: ignore[no-any-return]
 
     @abstractmethod
     def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
-        """int32 [tokens]: the ids of a piece of a longer text. Pieces joined give the ids of the whole.
+        """Returns int32 [tokens]: the ids of a piece of a longer text. Pieces joined give the ids of the whole.
 
         A text may be cut after a line end that no white space follows, and before a space that follows no white space.
         `previous` is the character before the piece, empty at the beginning of the text; `continues` says whether the
@@ -201,13 +201,13 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_with_places(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """int32 [tokens], int64 [tokens, 2]: the ids of `encode`, and the characters [first, stop) of `text` that each
-        one stands for. A place may hold blanks, and those of two ids the same characters.
+        """Returns int32 [tokens], int64 [tokens, 2]: the ids of `encode`, and the characters [first, stop) of `text`
+        that each one stands for. A place may hold blanks, and those of two ids the same characters.
         """
 
     def encode_with_offsets(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The same with places that neither begin nor end with a blank; of blanks alone they are empty. So the text
-        from one token to another is `text[offsets[first, 0] : offsets[last, 1]]`, as its author wrote it.
+        """Returns the same with places that neither begin nor end with a blank; of blanks alone they are empty. So the
+        text from one token to another is `text[offsets[first, 0] : offsets[last, 1]]`, as its author wrote it.
         """
         import numpy as np
 
@@ -223,10 +223,12 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """The text that `ids` stand for; control symbols stand for none. Raises ValueError for an id out of range."""
+        """Returns the text that `ids` stand for; control symbols stand for none. Raises ValueError for an id out of
+        range.
+        """
 
     def checked(self, ids: Sequence[int] | NDArray[np.integer]) -> list[int]:
-        """`ids` as a list. Raises ValueError for an id outside the vocabulary."""
+        """Returns `ids` as a list. Raises ValueError for an id outside the vocabulary."""
         numbers = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if numbers and not 0 <= min(numbers) <= max(numbers) < self.vocab_size:
             raise ValueError(f"an id is not in the vocabulary of {self.vocab_size}: {min(numbers)} to {max(numbers)}")
@@ -234,15 +236,15 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self) -> NDArray[np.int32]:
-        """int32 [vocab_size]: UTF-8 bytes of text that each id stands for; 0 for control symbols and `unknown`.
+        """Returns int32 [vocab_size]: UTF-8 bytes of text that each id stands for; 0 for control symbols and `unknown`.
 
         Where decoding is lossy they are those of the decoded text, and their sum only comes near the original's bytes:
         what must be exact counts the original (`dataset.json` has the bytes of each split).
         """
 
     def begins_word(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: whether a word begins with this id, for what masks whole words. Raises ConfigError where
-        an id alone does not tell.
+        """Returns bool [vocab_size]: whether a word begins with this id, for what masks whole words. Raises ConfigError
+        where an id alone does not tell.
         """
         raise ConfigError(
             f"objective.whole_words=true: ids of the kind {self.kind} do not tell where words begin; leave it out"
@@ -279,7 +281,7 @@ class WordCache(dict[str, bytes]):
 
 
 def published_json(path: Path, content: bytes, most: int = MOST_JSON) -> Any:
-    """The value in a file of others, whose JSON may take `most` bytes of memory. Raises DataError."""
+    """Returns the value in a file of others, whose JSON may take `most` bytes of memory. Raises DataError."""
     try:
         return parse_json(content, most)
     except ValueError as error:
@@ -287,7 +289,7 @@ def published_json(path: Path, content: bytes, most: int = MOST_JSON) -> Any:
 
 
 def published_lines(path: Path, content: bytes) -> list[str]:
-    """The lines in a text file of others. Raises DataError."""
+    """Returns the lines in a text file of others. Raises DataError."""
     try:
         return content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -299,7 +301,9 @@ def ids_as_bytes(ids: Iterable[int]) -> bytes:
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """`gpt1_tokenizer.json` of `folder`, without looking at the model files. Raises DataError as `load_tokenizer`."""
+    """Returns `gpt1_tokenizer.json` of `folder`, without looking at the model files. Raises DataError as
+    `load_tokenizer`.
+    """
     path = folder / METADATA
     if not path.is_file():
         meant = did_you_mean(folder, lambda other: (other / METADATA).is_file())
@@ -345,7 +349,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def write_tokenizer(files: Mapping[str, bytes], target: Path) -> None:
-    """Write what `read_files` returns; access rights are those of new files."""
+    """Writes what `read_files` returns; access rights are those of new files."""
     target.mkdir(exist_ok=True)
     for name, content in files.items():
         write_atomic(target / name, content)
@@ -361,7 +365,7 @@ class PieceTokenizer(Tokenizer):
     pieces: list[bytes]
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """Bytes that are not UTF-8, which only a model can produce, become U+FFFD."""
+        """Returns bytes that are not UTF-8, which only a model can produce, become U+FFFD."""
         return b"".join(map(self.pieces.__getitem__, self.checked(ids))).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> NDArray[np.int32]:
@@ -384,18 +388,19 @@ class WholeDocumentTokenizer(PieceTokenizer):
 
     @abstractmethod
     def encode(self, text: str) -> NDArray[np.int32]:
-        """int32 [tokens]."""
+        """Returns int32 [tokens]."""
 
     def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
-        """The ids that `text` gets after `previous`."""
+        """Returns the ids that `text` gets after `previous`."""
         if not previous:
             return self.encode(text)
         ids, places = self.encode_with_places(previous + text)
         return ids[places[:, 1] > len(previous)]
 
     def encode_sentences(self, sentences: Sequence[str]) -> tuple[NDArray[np.int32], list[int]]:
-        """The ids of the text that the sentences make together, and the token that each sentence with tokens begins
-        at."""
+        """Returns the ids of the text that the sentences make together, and the token that each sentence with tokens
+        begins at.
+        """
         ids, places = self.encode_with_places("".join(sentences))
         import numpy as np
 

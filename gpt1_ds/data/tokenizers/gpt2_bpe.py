@@ -74,7 +74,7 @@ def byte_level_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
 
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
-    """Piece -> id. Raises DataError for what is no byte-level vocabulary."""
+    """Returns piece -> id. Raises DataError for what is no byte-level vocabulary."""
     vocabulary: dict[str, int] = published_json(path, content)
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
     if not ids or not all(type(number) is int for number in ids) or sorted(ids) != list(range(len(ids))):

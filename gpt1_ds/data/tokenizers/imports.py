@@ -43,7 +43,7 @@ MAX_BYTES = 32 << 20  # of a file; the published ones have at most 1.4 MB
 def import_gpt2(
     vocab: Path | str, merges: Path | str, out: Path | str, task_symbols: bool = False, masks: bool = False
 ) -> tuple[Tokenizer, list[str]]:
-    """Publish encoder.json and vocab.bpe, or RoBERTa's vocab.json and merges.txt, as the tokenizer folder `out`.
+    """Publishes encoder.json and vocab.bpe, or RoBERTa's vocab.json and merges.txt, as the tokenizer folder `out`.
 
     The ids stay the published ones. GPT-2's vocabulary has no symbol but `<|endoftext|>`: `task_symbols` appends
     `<start>`, `<delimiter>` and `<extract>`, which GPT-1's way of fine-tuning needs, and `masks` those of masked
@@ -65,7 +65,7 @@ def import_gpt2(
 
 
 def import_wordpiece(vocab: Path | str, out: Path | str, cased: bool = False) -> tuple[Tokenizer, list[str]]:
-    """Publish BERT's vocab.txt as the tokenizer folder `out`; `cased`: text keeps its capitals and accents.
+    """Publishes BERT's vocab.txt as the tokenizer folder `out`; `cased`: text keeps its capitals and accents.
 
     Returns what to tell about the file, too. Raises DataError for one that is missing or damaged.
     """
@@ -79,7 +79,7 @@ def import_wordpiece(vocab: Path | str, out: Path | str, cased: bool = False) ->
 def import_sentencepiece(
     file: Path | str, out: Path | str, sentinels: int | None = None, role_words: Sequence[str] = ()
 ) -> tuple[Tokenizer, list[str]]:
-    """Publish a SentencePiece model as the tokenizer folder `out`, with `sentinels` after its pieces (None: T5's 100
+    """Publishes a SentencePiece model as the tokenizer folder `out`, with `sentinels` after its pieces (None: T5's 100
     for one like T5's, else none). `role_words` name symbols, like `mask=<mask>`.
 
     Returns what to tell about the file, too. Raises DataError for one that is missing or damaged.
@@ -98,7 +98,7 @@ def import_sentencepiece(
 
 
 def import_hf(folder: Path | str, out: Path | str, role_words: Sequence[str] = ()) -> tuple[Tokenizer, list[str]]:
-    """Publish the tokenizer of a Hugging Face folder, or of a repository on the hub, as transformers reads it.
+    """Publishes the tokenizer of a Hugging Face folder, or of a repository on the hub, as transformers reads it.
     `role_words` name symbols, like `mask=<mask>`.
 
     Returns what to tell about it, too. Raises DataError for a folder that holds none, or one that transformers or the
@@ -126,7 +126,7 @@ def _publish(out: Path, size: int, special_ids: SpecialIds, contents: Mapping[st
 
 
 def _appended(special_ids: SpecialIds, roles: tuple[str, ...], pieces: int) -> SpecialIds:
-    """`roles` that are not there yet, after the last id of the vocabulary."""
+    """Returns `roles` that are not there yet, after the last id of the vocabulary."""
     missing = [role for role in roles if role not in special_ids.present()]
     return replace(special_ids, **{role: pieces + number for number, role in enumerate(missing)})
 

@@ -57,7 +57,7 @@ def checked(path: Path, contents: dict[str, Any]) -> dict[str, Any]:
 
 
 def vocabulary_of(path: Path, contents: Mapping[str, Any]) -> dict[str, int]:
-    """Piece -> id, added tokens included. Raises DataError for other shapes."""
+    """Returns piece -> id, added tokens included. Raises DataError for other shapes."""
     try:
         vocab = contents["model"]["vocab"]
         if isinstance(vocab, list):  # of (piece, score)

@@ -60,7 +60,9 @@ def bpe_model(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], 
 
 
 def byte_level(add_prefix_space: bool) -> dict[str, Any]:
-    """GPT-2's pre-tokenizer, which cuts a text into words and writes their bytes as letters; also its decoder."""
+    """Returns GPT-2's pre-tokenizer, which cuts a text into words and writes their bytes as letters; also its
+    decoder.
+    """
     return {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": True, "use_regex": True}
 
 

@@ -205,7 +205,7 @@ def merge(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 def _fix(text: str) -> str:
-    """ftfy.fix_text(text), calling it only for lines that it might change."""
+    """Returns ftfy.fix_text(text), calling it only for lines that it might change."""
     if text.isascii() and not _FTFY_ASCII.search(text):
         return text
     return "\n".join(fixed for _, fixed in _fixed_lines(text))
@@ -235,7 +235,7 @@ def _ftfy() -> Callable[..., str]:
 
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
-    """Piece -> id. Raises DataError for what is not the release's."""
+    """Returns piece -> id. Raises DataError for what is not the release's."""
     encoder: dict[str, int] = published_json(path, content)
     ids = list(encoder.values()) if isinstance(encoder, dict) else []
     whole = all(type(number) is int for number in ids) and sorted(ids) == list(range(TEXT_IDS))

@@ -49,7 +49,7 @@ def encode_alike(one: Path, other: Path) -> bool:
 
 
 def check_free(out: Path) -> None:
-    """Raise DataError when `out` is there and not an empty folder that a tokenizer can take the place of."""
+    """Raises DataError when `out` is there and not an empty folder that a tokenizer can take the place of."""
     if is_taken(out):
         raise DataError(f"{out}: is there already; choose another --out or remove it")
 
@@ -57,7 +57,7 @@ def check_free(out: Path) -> None:
 def publish_tokenizer(
     out: Path, kind: str, vocab_size: int, special_ids: SpecialIds, files: Mapping[str, bytes]
 ) -> Tokenizer:
-    """Write a tokenizer folder in one step and load it. Raises DataError when `out` is there and not empty."""
+    """Writes a tokenizer folder in one step and loads it. Raises DataError when `out` is there and not empty."""
     check_free(out)
     with published_folder(out) as folder:
         for name, content in files.items():
@@ -71,7 +71,7 @@ def publish_tokenizer(
 
 
 def import_openai(vocab: Path | str, merges: Path | str, out: Path | str) -> Tokenizer:
-    """Publish the released encoder_bpe_40000.json and vocab_40000.bpe as the tokenizer folder `out`.
+    """Publishes the released encoder_bpe_40000.json and vocab_40000.bpe as the tokenizer folder `out`.
 
     Raises DataError when they are missing or not the 40,478 ids and 40,000 merges of the release.
     """

@@ -35,7 +35,9 @@ MOST_BYTES = 16 << 20
 
 
 def asked(words: Sequence[str]) -> dict[str, str]:
-    """Role -> symbol of `--role NAME=SYMBOL` arguments. Raises DataError for an unknown name, or a role named twice."""
+    """Returns role -> symbol of `--role NAME=SYMBOL` arguments. Raises DataError for an unknown name, or a role named
+    twice.
+    """
     found: dict[str, str] = {}
     for word in words:
         name, equals, symbol = word.partition("=")
@@ -48,7 +50,7 @@ def asked(words: Sequence[str]) -> dict[str, str]:
 
 
 def said(folder: Path) -> dict[str, str]:
-    """Role -> symbol, by the files beside a tokenizer.json."""
+    """Returns role -> symbol, by the files beside a tokenizer.json."""
     found: dict[str, str] = {}
     for name in SAYING:
         if not (folder / name).is_file():

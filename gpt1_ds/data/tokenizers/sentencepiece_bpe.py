@@ -34,7 +34,7 @@ PROBE = "A text  with\nall\t kinds: \u2581, caf\u00e9, \U0001f600."
 
 
 def symbols(masks: bool, sentinels: int = 0) -> dict[str, str]:
-    """Role -> control symbol, in the order of their ids. A model of sentinels pads."""
+    """Returns role -> control symbol, in the order of their ids. A model of sentinels pads."""
     padding = {"pad": MASK_SYMBOLS["pad"]} if sentinels else {}
     return CONTROL_SYMBOLS | (MASK_SYMBOLS if masks else padding)
 

@@ -73,7 +73,7 @@ def read(content: bytes) -> SentencePieceFile:
 
 
 def check_charsmap(charsmap: bytes) -> None:
-    """Raise ValueError for a map that a library would read past the end of. It is a trie, an array of 32-bit units
+    """Raises ValueError for a map that a library would read past the end of. It is a trie, an array of 32-bit units
     (darts-clone), after its size in bytes, and then the texts that characters become.
     """
     size = int.from_bytes(charsmap[:4], "little")

@@ -40,7 +40,7 @@ def train_tokenizer(
     sentinels: int = 0,
     text_key: str = TEXT_KEY,
 ) -> Tokenizer:
-    """Learn `vocab_size` pieces from `inputs` (as for `data build`) and publish them as the tokenizer folder `out`.
+    """Learns `vocab_size` pieces from `inputs` (as for `data build`) and publishes them as the tokenizer folder `out`.
 
     `model` is a reversible SentencePiece BPE or unigram model, GPT-2's byte-level BPE, or BERT's WordPiece (`cased`:
     capitals and accents are kept). `masks` adds the symbols of masked models, which WordPiece always has, `sentinels`
@@ -119,7 +119,7 @@ def _cut_lines(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def reservoir(items: Iterable[str], size: int) -> list[str]:
-    """`size` items, each with the same chance (Vitter's algorithm R); all of them when there are no more."""
+    """Returns `size` items, each with the same chance (Vitter's algorithm R); all of them when there are no more."""
     draw = random.Random(0)
     kept: list[str] = []
     for seen, item in enumerate(items):

@@ -64,7 +64,7 @@ def contents(vocabulary: Mapping[str, int], lower_case: bool) -> dict[str, Any]:
 
 
 def normalizer(lower_case: bool) -> dict[str, Any]:
-    """BERT's clean-up, which strips accents where it lower-cases."""
+    """Returns BERT's clean-up, which strips accents where it lower-cases."""
     cleaned = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
     return {**cleaned, "strip_accents": None, "lowercase": lower_case}
 
@@ -76,7 +76,7 @@ def wordpiece_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
 
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
-    """Piece -> id, the number of its line. Raises DataError for what is no vocabulary of BERT's kind."""
+    """Returns piece -> id, the number of its line. Raises DataError for what is no vocabulary of BERT's kind."""
     vocabulary: dict[str, int] = {}
     for number, piece in enumerate(published_lines(path, content)):
         if not piece or piece in vocabulary:

@@ -24,7 +24,7 @@ from gpt1_ds.engine.gradient_norm import clip_in_update, decides_on_device, divi
 
 
 def patch_bf16_optimizer(engine: DeepSpeedEngine, data_size: int) -> None:
-    """Replace the methods on this DeepSpeed engine alone; other optimizers stay as they are."""
+    """Replaces the methods on this DeepSpeed engine alone; other optimizers stay as they are."""
     optimizer = engine.optimizer
     if not isinstance(optimizer, BF16_Optimizer):
         return
@@ -91,7 +91,7 @@ def _update_hp_grads(optimizer: BF16_Optimizer, clear_lp_grads: bool = False) ->
 
 @torch.no_grad()
 def _take_over(optimizer: BF16_Optimizer, group: int, indices: Iterable[int]) -> None:
-    """Take a micro-batch's gradients over into fp32, in one launch where a GPU can: written if they are the step's
+    """Takes a micro-batch's gradients over into fp32, in one launch where a GPU can: written if they are the step's
     first, else added.
     """
     written = optimizer.fp32_groups_has_gradients[group]

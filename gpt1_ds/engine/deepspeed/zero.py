@@ -36,7 +36,7 @@ Judge = Callable[[Tensor], Tensor]  # the norm, times the loss scale -> the same
 
 
 def judge_updates(optimizer: Any, judge: Judge) -> None:
-    """Ask `judge` in every step, after the gradients are reduced and before the update."""
+    """Asks `judge` in every step, after the gradients are reduced and before the update."""
     if isinstance(optimizer, BF16_Optimizer):
         _wrap_bf16(optimizer, judge)
     elif isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):

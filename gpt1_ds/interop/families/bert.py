@@ -24,7 +24,7 @@ RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.b
 
 
 def sizes_of_bert(settings: Settings, vocab_size: int, unused_positions: int = 0) -> dict[str, Any]:
-    """What BERT and RoBERTa call alike. RoBERTa's table has rows before the first position."""
+    """Returns what BERT and RoBERTa call alike. RoBERTa's table has rows before the first position."""
     settings.switches(tie_word_embeddings=True, add_cross_attention=False, is_decoder=False)
     settings.one_of("position_embedding_type", "absolute")
     width, dropout = settings.number("width", "hidden_size", 768), settings.real("hidden_dropout_prob", 0.1)

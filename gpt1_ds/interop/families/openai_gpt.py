@@ -34,7 +34,7 @@ WHY_LEFT_OUT = "a multiple-choice head is made anew by fine-tuning"
 
 
 def sizes_of_gpt(settings: Settings, context: int, vocab_size: int) -> dict[str, Any]:
-    """The numbers that GPT-1 and GPT-2 call alike, with what transformers assumes for the two that differ."""
+    """Returns the numbers that GPT-1 and GPT-2 call alike, with what transformers assumes for the two that differ."""
     return {
         "vocab_size": settings.number("vocab_size", "vocab_size", vocab_size),
         "context": settings.number("context", "n_positions", context, "n_ctx", "max_position_embeddings"),

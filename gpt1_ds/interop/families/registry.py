@@ -17,8 +17,8 @@ FAMILIES = (openai_gpt.FAMILY, gpt2.FAMILY, roberta.FAMILY, bert.FAMILY, *t5.FAM
 
 
 def family_of_model(source: Path, model: ModelConfig) -> Family:
-    """The one that expresses the model of the checkpoint `source`. Raises CheckpointError, naming what the nearest one
-    cannot express.
+    """Returns the one that expresses the model of the checkpoint `source`. Raises CheckpointError, naming what the
+    nearest one cannot express.
     """
     if model.kind == "lstm":
         raise CheckpointError(
@@ -35,8 +35,9 @@ def family_of_model(source: Path, model: ModelConfig) -> Family:
 def read_config(
     path: Path, differ: Callable[[str, str], bool] = lambda _one, _other: False
 ) -> tuple[Family, ModelConfig, Facts]:
-    """The family and the shape of the model that a `config.json` describes; `differ` says of two names of tensors
-    whether its files have both, and not alike. Raises CheckpointError for another architecture or absurd numbers.
+    """Returns the family and the shape of the model that a `config.json` describes; `differ` says of two names of
+    tensors whether its files have both, and not alike. Raises CheckpointError for another architecture or absurd
+    numbers.
     """
     values = read_object(path)
     found = values.get("model_type")

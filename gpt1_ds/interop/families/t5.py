@@ -21,7 +21,7 @@ _CONTEXT = 512  # of pre-training; relative positions know no limit
 
 
 def _stack(stack: str, mlp: int) -> Iterator[Rule]:
-    """The rules of a block of the `encoder` or `decoder`, whose feed-forward layer is its part number `mlp`."""
+    """Yields the rules of a block of the `encoder` or `decoder`, whose feed-forward layer is its part number `mlp`."""
     first, last = f"{stack}.block.*.layer.0", f"{stack}.block.*.layer.{mlp}"
     three = tuple(f"{first}.SelfAttention.{part}.weight" for part in "qkv")
     yield Rule(f"{stack}.*.attention.qkv.weight", three, SPLIT_QKV)

@@ -45,7 +45,9 @@ def exact_of_parts(parts: Sequence[Tensor], drop: Drop | None, scores: Scores = 
 def fused(
     q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, probability: float, scores: Scores = CAUSAL, seed: int = 0
 ) -> Tensor:
-    """SDPA on [G, S, H]; its dropout draws from the device's generator, which is set to `seed` first. No bias."""
+    """Returns SDPA on [G, S, H]; its dropout draws from the device's generator, which is set to `seed` first. No
+    bias.
+    """
     if probability:
         device = q_GSH.device
         generators = torch.cuda.default_generators if device.type == "cuda" else [torch.default_generator]
@@ -171,7 +173,7 @@ def _gradient_shapes(
 
 
 def _flops(products: int, parts: Sequence[tuple[int, int, int, int]], *_: Any, **__: Any) -> int:
-    """As torch's counter counts its own causal attention: the full square of every product."""
+    """Returns FLOPs as torch's counter counts its own causal attention: the full square of every product."""
     heads, positions, width = parts[0][1:]
     keys = parts[-1][2]
     return products * 2 * heads * positions * keys * width

@@ -34,8 +34,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def query_tile(S, M: tl.constexpr):
-    """(head, first query, queries int32 [M]) of this program, one for each query tile of a head; tiles that see most
-    keys begin first.
+    """Returns (head, first query, queries int32 [M]) of this program, one for each query tile of a head; tiles that see
+    most keys begin first.
     """
     tiles = tl.cdiv(S, M)
     g = (tl.program_id(0) // tiles).to(tl.int64)
@@ -45,14 +45,14 @@ def query_tile(S, M: tl.constexpr):
 
 @triton.jit
 def address(P, g, first, head_stride, row_stride, R: tl.constexpr, H: tl.constexpr):
-    """Pointers [R, H] to rows `first` .. `first` + R - 1 of head `g`."""
+    """Returns pointers [R, H] to rows `first` .. `first` + R - 1 of head `g`."""
     start = P + g * head_stride + tl.cast(first, tl.int64) * row_stride
     return start + (tl.arange(0, R).to(tl.int64) * row_stride)[:, None] + tl.arange(0, H)[None, :]
 
 
 @triton.jit
 def inside(first, count, R: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
-    """Which elements of such a tile exist: [R, 1], or [R, H] where the width is no power of 2."""
+    """Returns which elements of such a tile exist: [R, 1], or [R, H] where the width is no power of 2."""
     result = (first + tl.arange(0, R) < count)[:, None]
     if W < H:
         result = result & (tl.arange(0, H) < W)[None, :]
@@ -66,8 +66,8 @@ def mask_key(P, g, DROP: tl.constexpr):
 
 @triton.jit
 def keep(row, start, pairs, key, second, limit, N: tl.constexpr):
-    """Whether each element of a tile is kept: queries `row` int32 [M], keys `start` .. `start` + N - 1. Two neighbours
-    share one hash.
+    """Returns whether each element of a tile is kept: queries `row` int32 [M], keys `start` .. `start` + N - 1. Two
+    neighbours share one hash.
     """
     pair = start // 2 + tl.arange(0, N // 2)
     bits = (row * pairs).to(tl.uint32)[:, None] * COUNTER + key + pair.to(tl.uint32)[None, :] * COUNTER
@@ -80,7 +80,7 @@ def keep(row, start, pairs, key, second, limit, N: tl.constexpr):
 
 @triton.jit
 def ends(row, until, S, T, CAUSAL: tl.constexpr):
-    """int32 [M]: each query sees the keys before its end."""
+    """Returns int32 [M]: each query sees the keys before its end."""
     end = tl.zeros_like(row) + until
     if CAUSAL:
         end = tl.maximum(end, row + 1)
@@ -89,8 +89,8 @@ def ends(row, until, S, T, CAUSAL: tl.constexpr):
 
 @triton.jit
 def in_document(BOUNDS, g, row, end, S, BOUNDED: tl.constexpr):
-    """(the first key that each query sees int32 [M], where the keys end that it sees, which is not before the first):
-    those of its document, where a row holds several.
+    """Returns (the first key that each query sees int32 [M], where the keys end that it sees, which is not before the
+    first): those of its document, where a row holds several.
     """
     begin = tl.zeros_like(row)
     if BOUNDED:
@@ -102,7 +102,7 @@ def in_document(BOUNDS, g, row, end, S, BOUNDED: tl.constexpr):
 
 @triton.jit
 def last_key(first, until, T, M: tl.constexpr, CAUSAL: tl.constexpr):
-    """Where the keys end that any of the queries `first` .. `first` + M - 1 sees."""
+    """Returns where the keys end that any of the queries `first` .. `first` + M - 1 sees."""
     end = tl.minimum(until, T)
     if CAUSAL:
         end = tl.maximum(end, tl.minimum(first + M, T))
@@ -114,7 +114,7 @@ def scores(
     q, k, BIAS, n, row, begin, end, start, factor, bias_head, bias_row,
     N: tl.constexpr, BOUNDED: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """fp32 [M, N]: in units of log 2 once multiplied with `unit`, -inf where a key is not visible."""
+    """Returns fp32 [M, N]: in units of log 2 once multiplied with `unit`, -inf where a key is not visible."""
     column = start + tl.arange(0, N)
     seen = column[None, :] < end[:, None]
     if BOUNDED:  # one comparison for both: what lies before the first key is a large number without a sign
@@ -129,7 +129,7 @@ def scores(
 
 @triton.jit
 def unit(factor, BIASED: tl.constexpr):
-    """What `scores` are multiplied with when they are used, for then it costs nothing."""
+    """Returns what `scores` are multiplied with when they are used, for then it costs nothing."""
     return 1.0 if BIASED else factor * LOG2_E
 
 
@@ -237,7 +237,7 @@ def tile_of(dtype: torch.dtype, width: int, capability: tuple[int, int]) -> Tile
 
 
 def tile_for(q_GSH: Tensor) -> Tile:
-    """That of this tensor's device; in the interpreter, which has none, Hopper's."""
+    """Returns that of this tensor's device; in the interpreter, which has none, Hopper's."""
     capability = torch.cuda.get_device_capability(q_GSH.device) if q_GSH.is_cuda else HOPPER
     return tile_of(q_GSH.dtype, q_GSH.shape[2], capability)
 
@@ -321,8 +321,8 @@ def gradient_tile(
     q, k, v, grad, lse, delta, BIAS, n, row, begin, end, start, key, second, factor, limit, pairs, bias_head, bias_row,
     N: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(weights that values were summed with, gradient of the biased scores), both fp32 [M, N] and yet to be multiplied
-    with the mask's scale, as `delta` is.
+    """Returns (weights that values were summed with, gradient of the biased scores), both fp32 [M, N] and yet to be
+    multiplied with the mask's scale, as `delta` is.
     """
     s = scores(q, k, BIAS, n, row, begin, end, start, factor, bias_head, bias_row, N, BOUNDED, BIASED, PRECISION)
     probability = tl.exp2(s * unit(factor, BIASED) - lse[:, None])

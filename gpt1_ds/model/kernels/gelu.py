@@ -34,7 +34,7 @@ Kind = Literal["gelu_tanh", "gelu"]
 
 
 def bias_activation(x_F: Tensor, bias_F: Tensor, kind: Kind) -> Tensor:
-    """gelu(x + bias), of x's shape [..., F] and type, computed in fp32."""
+    """Returns gelu(x + bias), of x's shape [..., F] and type, computed in fp32."""
     if x_F.is_cuda:
         return torch.ops.gpt1_ds.bias_gelu(x_F, bias_F, kind == "gelu_tanh")  # type: ignore[no-any-return]
     if torch.compiler.is_compiling():

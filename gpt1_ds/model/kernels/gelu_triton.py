@@ -75,7 +75,7 @@ def backward_kernel(
 
 @triton.jit
 def gate(u, TANH: tl.constexpr):
-    """What `u` is multiplied with."""
+    """Returns what `u` is multiplied with."""
     if TANH:
         return tl.sigmoid(u * (RATE + RATE * CUBE * u * u))
     return 0.5 + 0.5 * tl.erf(u * ROOT_HALF)

@@ -116,7 +116,7 @@ def backward_kernel(
 
 @triton.jit
 def dropped(y, KEY, SECOND, row, first, batch, limit, pairs, scale, N: tl.constexpr, DROP: tl.constexpr):
-    """A row of fp32 [N] with dropout."""
+    """Returns a row of fp32 [N] with dropout."""
     if DROP:
         key, second = mask_key(KEY, row % batch, DROP), mask_key(SECOND, row % batch, DROP)
         position = first + row // batch + tl.zeros([1], tl.int32)

@@ -30,7 +30,7 @@ class Generation(Task):
 
     @classmethod
     def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
-        """None: any text may be written."""
+        """Returns none: any text may be written."""
         return ()
 
     @property

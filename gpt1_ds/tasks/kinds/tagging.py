@@ -50,7 +50,7 @@ class Tagging(Task):
 
     @classmethod
     def fit_metrics(cls, metrics: tuple[str, ...], labels: tuple[str, ...], path: str) -> tuple[str, ...]:
-        """Tags of which no entities can be counted have an accuracy alone."""
+        """Returns tags of which no entities can be counted have an accuracy alone."""
         problem = entity_problem(labels)
         if problem and metrics[0] == "entity_f1":
             raise DataError(f"{path}: {problem}; set task.metric=accuracy")
