@@ -84,7 +84,7 @@ def test_the_site_has_every_page_and_what_they_link_to(tmp_path: Path) -> None:
     assert sorted(site.PAGES) == sorted(PAGES)
     wanted = {tmp_path / page.relative_to(ROOT).with_suffix(".html") for page in PAGES}
     assert {page.with_name("index.html") if page.stem == "README" else page for page in wanted} <= written.keys()
-    assert 'id="gpt1_ds.config.load.find_file"' in (tmp_path / "api" / "config.html").read_text()
+    assert 'id="gpt1_ds.config.presets.find_file"' in (tmp_path / "api" / "config.html").read_text()
     for page, text in written.items():
         links = [
             link for link in re.findall(r'(?:href|src)="([^"]+)"', text) if not link.startswith(("http", "mailto"))
