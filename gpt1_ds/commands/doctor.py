@@ -125,7 +125,7 @@ def prove(config: Config, ranks: int, out: Path | None, limit: float = SECONDS) 
     if time.time() + LAST * limit / 2 <= until:
         done.write(found, found.not_reached)
         more, problem = _ranks("prove_determinism", (config,), ranks, until)
-        if problem:  # torch refuses operations that do not repeat
+        if problem:  # torch refuses operators that do not repeat
             more = [Record(DETERMINISTIC, False, note=problem)]
         missing = [name for name in found.not_reached if name != DETERMINISTIC]
         found = replace(found.with_records(more), not_reached=missing)
@@ -136,7 +136,7 @@ def prove(config: Config, ranks: int, out: Path | None, limit: float = SECONDS) 
 
 def _ranks(function: str, arguments: tuple[Any, ...], ranks: int, until: float) -> tuple[Any, str]:
     """Returns (what rank 0 gives, why the ranks ended early; empty where they did not). They are killed where they do
-    not end in time: whoever hangs in the driver hears no other signal.
+    not end in time: whoever hangs in the driver reacts to no other signal.
     """
     from gpt1_ds.launcher import launch
 
@@ -172,7 +172,7 @@ def _kept(found: Report) -> Iterator[str]:
 
 
 def report() -> int:
-    """Prints every finding; exit code 0 when training works here, 2 otherwise."""
+    """Prints every finding; the exit code is 0 when training works here, else 2."""
     findings = list(_packages())
     if not any(level == "problem" for level, _ in findings):
         for check in (_reference, _devices, _backends, _compiler, _collective):

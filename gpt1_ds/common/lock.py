@@ -107,8 +107,8 @@ class RunLock:
             return self._create()
 
     def _create(self) -> bool:
-        """Creates the lock with its content from the first instant on, so that a full disk leaves no empty lock.
-        Returns whether it could.
+        """Creates the lock with its content from the first instant on, so that no empty lock is there after a full
+        disk. Returns whether it could.
         """
         written = self.path.with_name(f"{self.path.name}.{self.token}")
         try:
@@ -270,7 +270,7 @@ def is_held(path: Path) -> bool:
 
 
 def identity() -> Holder:
-    """Returns what tells this process from all others, past ones included."""
+    """Returns what only this process has, of all that are and were."""
     return {**_here(), "pid": os.getpid(), "started": _start_time(os.getpid())}
 
 

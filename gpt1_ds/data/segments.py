@@ -11,7 +11,7 @@ TEXT_KEY = "text"  # of a JSON line, or the column of a table, that holds a docu
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of an input. `name` tells it apart within the input; `size` is in bytes as it lies on the disk, `changed`
+    """A file of an input. `name` is its own within the input; `size` is in bytes as it lies on the disk, `changed`
     the time of its last change in ns, or a number that is another one when a remote file is another one.
 
     `path` is a local path, or an address like `s3://bucket/file.parquet`.

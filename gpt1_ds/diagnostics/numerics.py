@@ -250,7 +250,7 @@ def loss(device: torch.device, width: int, vocabulary: int, group: ProcessGroup,
 
 @lru_cache(maxsize=4)
 def _loss_errors(width: int, vocabulary: int, group: ProcessGroup, precision: str) -> dict[str, float]:
-    """A CPU's own, of fewer positions and words."""
+    """Returns a CPU's own errors, of fewer positions and a smaller vocabulary."""
     case = _loss_case(width, vocabulary, SMALL, group, precision)
     return case.errors(_loss_both_ways(case, group, torch.device("cpu"), TYPES[precision]))
 

@@ -245,7 +245,7 @@ def _check_writing(name: str, asked: dict[str, Any], most: int) -> None:
     if settings["max_gen_toks"] > most:
         raise ConfigError(
             f"--lm-eval {name}: wants up to {settings['max_gen_toks']} tokens written (max_gen_toks), which "
-            f"model.context={most + 1} has no room for; choose a task that wants fewer"
+            f"model.context={most + 1} has no place for; choose a task that wants fewer"
         )
     for key, value in settings.items():
         if key not in _WRITING and _NEUTRAL.get(key) != value:

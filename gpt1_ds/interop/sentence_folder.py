@@ -279,7 +279,7 @@ def completed(
     most = min(folder.vector.limit, model.context)
     vector = replace(folder.vector, limit=most, first=around[0], last=around[1])
     if vector.limit <= len(vector.first) + len(vector.last):
-        raise CheckpointError(f"{folder.source}: {most} tokens at most leave no room for a text")
+        raise CheckpointError(f"{folder.source}: {most} tokens at most leave none for a text")
     try:
         vector.size(model.width)
     except ValueError as error:

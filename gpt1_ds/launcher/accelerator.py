@@ -79,7 +79,7 @@ GRAPHS = {
 KERNELS = {
     "TRITON_DEFAULT_FP_FUSION": "1"
 }  # a product and a sum in one instruction, as every Triton up to 3.9 does: a later one would give other bits
-_SLURM = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # what SLURM tells a job about its GPUs
+_SLURM = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # what SLURM says to a job of its GPUs
 _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show none
 
 

@@ -153,7 +153,7 @@ def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
     """Runs `module:function` with `arguments` on N local ranks, and returns the program's exit code.
 
     Raises UserError or TrainingError when a rank did, and LostRankError with the failing rank's own message when it
-    failed otherwise. A signal that ended the ranks ends this process as it would have without them.
+    failed in another way. A signal that ended the ranks ends this process as it would have without them.
     """
     results = run(target, arguments, ranks)
     return max(int(result or 0) for result in results)

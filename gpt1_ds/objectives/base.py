@@ -39,7 +39,7 @@ class Objective(Protocol):
         ...
 
     def probe(self, model: ModelConfig) -> HostBatch:
-        """Returns one fixed example, the same for every dataset: its loss tells whether weights are what they were."""
+        """Returns one fixed example, the same for every dataset: its loss shows whether weights are what they were."""
         ...
 
 

@@ -19,7 +19,7 @@ from gpt1_ds.plan.memory import RankMemory
 from gpt1_ds.plan.search import Candidate, Ranking, layout_keys
 from gpt1_ds.plan.stages import stages
 
-ASSUMED_VOCABULARY = 40000  # `tokenizer train`'s default, when no dataset says otherwise
+ASSUMED_VOCABULARY = 40000  # `tokenizer train`'s default, when no dataset says another one
 SHOWN = 8  # layouts and refusals of a search, at most
 GIB = 2**30
 

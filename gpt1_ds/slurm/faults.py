@@ -27,7 +27,7 @@ class Fault:
 
 
 def fault_of(error: UserError | TrainingError | OSError) -> Fault | None:
-    """Returns the fault behind an error; None for an error that another job would meet again."""
+    """Returns the fault that an error shows; None for an error that another job would meet again."""
     explained = explain(error) if isinstance(error, OSError) else error
     if explained is None or not explained.passes:
         return None

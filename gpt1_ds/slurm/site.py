@@ -14,7 +14,7 @@ from gpt1_ds.config.slurm import SlurmConfig, seconds_of
 from gpt1_ds.slurm.submit import call
 
 _GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
-USUAL_ARRAY = 1001  # MaxArraySize unless a site says otherwise
+USUAL_ARRAY = 1001  # MaxArraySize unless a site says another one
 _COLUMNS = ("%R", "%a", "%l", "%G", "%D", "%c")  # of sinfo: a line for nodes of one kind
 
 
