@@ -17,14 +17,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import validate
 from gpt1_ds.config.carried import refuse_interpolations
-from gpt1_ds.config.layers import (
-    ConfigLayer,
-    carried_layer,
-    default_name,
-    read_arguments,
-    read_file,
-    read_yaml,
-)
+from gpt1_ds.config.layers import ConfigLayer, carried_layer, default_name, read_arguments, read_file, read_yaml
 from gpt1_ds.config.sections import LENGTH_KEYS, WARMUP_KEYS, Config
 from gpt1_ds.config.validate import problems
 from gpt1_ds.config.values import (

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-# The first word of a phase that a rank announces -> what the phase counts as
+# The first word of a phase that a rank reports -> the name under which its time is added up
 PHASES = {
     **{"data": "data", "load": "data", "forward": "forward", "loss": "loss", "backward": "backward"},
     **{"sending": "send", "receiving": "receive", "reduction": "reduce", "update": "optimizer"},
@@ -17,8 +17,8 @@ PHASES = {
 }
 ORDER = tuple(dict.fromkeys(PHASES.values()))
 WORK = ("forward", "loss", "backward")  # what a pipeline is there for; the rest of its time is the bubble
-_OUTER = ("data", "agreement", "log", "evaluation", "save", "set-up")  # announced by the run itself, not its engine
-_ENCLOSING = ("evaluation", "save")  # what an engine announces during these is part of them
+_OUTER = ("data", "agreement", "log", "evaluation", "save", "set-up")  # reported by the run itself, not its engine
+_ENCLOSING = ("evaluation", "save")  # what an engine reports during these is part of them
 OPERATORS = 30  # kept of a rank
 
 
@@ -49,7 +49,7 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What one rank recorded. Phases follow one another without a gap, as announced; `memory[i]` is held, in bytes, as
+    """What one rank recorded. Phases follow one another without a gap, as reported; `memory[i]` is held, in bytes, as
     phase i begins. `kernels` of a device are named by the phase that launched them; without a device there are none.
     """
 
@@ -61,7 +61,9 @@ class Recording:
 
 
 def counted(phases: Iterable[TimeSpan]) -> list[TimeSpan]:
-    """Returns phases as they count ("forward"), from phases as announced ("forward of micro-batch 3")."""
+    """Returns phases under the names of PHASES: "forward of micro-batch 3" is "forward", and what an engine reports
+    during an evaluation is "evaluation".
+    """
     spans, enclosing = [], None
     for phase in phases:
         if phase.name in _OUTER:
